@@ -19,6 +19,9 @@ WRITE_AHEAD = 2  # a format of SQLite that creates files next to the database, e
 GDAL_METADATA = 42112  # the TIFF tag of the XML text in which GDAL keeps names and values
 PHOTOMETRIC, ORIENTATION = 262, 274  # TIFF tags with one short number
 PLACES = 33550, 33922, 34264, 34735, 50844  # the TIFF tags of places on the map (GeoTIFF, RPC)
+CITATIONS = 34737  # the TIFF tag of the texts of a GeoTIFF, in which ESRI keeps WKT
+# For these parts of WKT, PROJ opens a file when GDAL opens the image; ESRI writes none of them.
+COMPUTATION = re.compile(rb'PE String.*(EXTENSION|PARAMETERFILE|"PROJ)', re.DOTALL | re.IGNORECASE)
 # Bytes of such texts. GDAL compares each name with all names before it.
 MAX_METADATA = 2**18
 MAX_TAGS = 2**12  # of a directory, as in libtiff
@@ -54,11 +57,11 @@ class Tags(NamedTuple):
 
 def require_modest_header(path: Path) -> Tags:
     """Refuse a TIFF, JPEG 2000 or PNG file that takes GDAL minutes or tens of GiB to read."""
-    metadata, code_blocks = 0, 0
+    metadata, code_blocks, citations = 0, 0, b''
     try:
         with open_regular(path) as file:
             if path.suffix.lower() == '.jp2':
-                metadata, start = _jpeg2000_boxes(file)
+                metadata, start, citations = _jpeg2000_boxes(file)
                 file.seek(start)
                 code_blocks = _code_blocks(file.read(MAX_MARKERS))
             elif path.suffix.lower() == '.png':
@@ -68,6 +71,7 @@ def require_modest_header(path: Path) -> Tags:
     except DAMAGED:
         return Tags()  # GDAL says what is wrong with such a file
     _require_little_metadata(path, metadata)
+    _require_plain_citations(path, citations)
     if code_blocks > MAX_CODE_BLOCKS:
         raise UserError(
             f'{path} has a tile of {code_blocks} code blocks, but at most {MAX_CODE_BLOCKS} can be '
@@ -83,10 +87,12 @@ def require_modest_tiff(name: Path | str, file: BinaryIO, directory: int | None 
     """
     try:
         entries = [*_tiff_entries(file, directory)]
+        citations = b''.join(_values(file, entry) for entry in entries if entry.tag == CITATIONS)
     except DAMAGED:
         return Tags()
-    _require_little_metadata(name, sum(count for tag, count, _ in entries if tag == GDAL_METADATA))
-    values = {tag: value for tag, _, value in reversed(entries)}  # libtiff reads the first of a tag
+    _require_little_metadata(name, sum(e.count for e in entries if e.tag == GDAL_METADATA))
+    _require_plain_citations(name, citations)
+    values = {e.tag: e.short for e in reversed(entries)}  # libtiff reads the first of a tag
     is_turned = values.get(ORIENTATION) in range(1, 9) and values.keys().isdisjoint(PLACES)
     return Tags(values.get(PHOTOMETRIC, 1), values[ORIENTATION] if is_turned else 1)
 
@@ -99,8 +105,40 @@ def _require_little_metadata(name: Path | str, metadata: int) -> None:
         )
 
 
-def _tiff_entries(file: BinaryIO, directory: int | None) -> Iterator[tuple[int, int, int]]:
-    """Yield each tag in a directory of a TIFF or BigTIFF file, its length and a short value."""
+def _require_plain_citations(name: Path | str, citations: bytes) -> None:
+    if COMPUTATION.search(citations):
+        raise UserError(
+            f'{name} has a reference system of ESRI that may name a file or a computation: replace '
+            'it with gdal_edit.py -a_srs if you trust it'
+        )
+
+
+class _Entry(NamedTuple):
+    """A tag in a directory of a TIFF file, the number of its values, and where they are.
+
+    ``short`` is the value of a tag with one short number.
+    """
+
+    tag: int
+    count: int
+    start: int
+    short: int
+
+
+def _values(file: BinaryIO, entry: _Entry) -> bytes:
+    try:
+        file.seek(entry.start)
+        return file.read(min(entry.count, MAX_METADATA))
+    except (
+        OSError,
+        OverflowError,
+        ValueError,
+    ):  # another tag of the kind may be the one that counts
+        return b''
+
+
+def _tiff_entries(file: BinaryIO, directory: int | None) -> Iterator[_Entry]:
+    """Yield the tags in a directory of a TIFF or BigTIFF file."""
     order = '<' if file.read(2) == TIFF[0] else '>'
 
     def read(layout: str) -> int:
@@ -111,11 +149,14 @@ def _tiff_entries(file: BinaryIO, directory: int | None) -> Iterator[tuple[int, 
         file.seek(8)
     first = read('Q' if is_big else 'I')
     file.seek(first if directory is None else directory)
-    # The tag, two bytes of its type, the number of values, and the first value.
-    entry = order + ('H2xQH6x' if is_big else 'H2xIH2x')
-    size = struct.calcsize(entry)
+    layout = 'HHQQ' if is_big else 'HHII'  # the tag, its type, and the number and place of values
+    size = struct.calcsize(order + layout)
     entries = file.read(min(MAX_TAGS, read('Q' if is_big else 'H')) * size)
-    yield from struct.iter_unpack(entry, entries[: len(entries) // size * size])
+    for tag, _, count, start in struct.iter_unpack(
+        order + layout, entries[: len(entries) // size * size]
+    ):
+        (short,) = struct.unpack_from(order + 'H', struct.pack(order + layout[3], start))
+        yield _Entry(tag, count, start, short)
 
 
 def _png_metadata(file: BinaryIO) -> int:
@@ -132,12 +173,14 @@ def _png_metadata(file: BinaryIO) -> int:
     return metadata
 
 
-def _jpeg2000_boxes(file: BinaryIO) -> tuple[int, int]:
+def _jpeg2000_boxes(file: BinaryIO) -> tuple[int, int, bytes]:
     """Return the length of the boxes of a JPEG 2000 file with XML, and where its image begins.
 
-    Each other box counts as 8 bytes.
+    Each other box counts as 8 bytes. The last value is the content of the boxes that may hold a
+    georeference.
     """
     metadata, image, start, end = 0, 0, 0, os.fstat(file.fileno()).st_size
+    citations = b''
     while start < end and metadata <= MAX_METADATA:
         file.seek(start)
         size, kind = struct.unpack('>I4s', file.read(8))
@@ -146,10 +189,12 @@ def _jpeg2000_boxes(file: BinaryIO) -> tuple[int, int]:
         if size < 8:  # the last box, which ends with the file
             size = end - start
         metadata += size if kind in (b'xml ', b'asoc') else 8
+        if kind == b'uuid' and len(citations) < MAX_METADATA:
+            citations += file.read(min(size, MAX_METADATA))
         if kind == b'jp2c' and not image:
             image = file.tell()
         start += size
-    return metadata, image
+    return metadata, image, citations
 
 
 def _code_blocks(header: bytes) -> int:

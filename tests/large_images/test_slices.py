@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from xcit_mm import UserError
 from xcit_mm.errors import ArgumentError
 from xcit_mm.large_images.normalized import NormalizedImage
 from xcit_mm.large_images.predict_large import LargeOptions, predict_large
@@ -125,3 +126,9 @@ def test_an_error_of_reading_ahead_is_raised(full_size_segmentor, image, options
 def test_a_batch_has_a_slice(full_size_segmentor, image):
     with pytest.raises(ArgumentError, match=r'^batch_size=0 is not a positive number$'):
         full_size_segmentor.predict_large(image, sliced=64, batch_size=0)
+
+
+def test_slices_are_counted_before_they_are_listed():
+    message = '1048576x1048576 pixels have 171793449 slices of 160 pixels, but at most 2097152 can'
+    with pytest.raises(UserError, match=message):
+        slices_of((2**20, 2**20), 160, 80)

@@ -194,6 +194,12 @@ REFUSED = {
 }
 
 
+def test_a_polygon_that_crosses_itself_very_often_is_not_repaired():
+    corners = np.random.default_rng(0).random((300, 2))
+    with pytest.raises(UserError, match='a crosses itself more than 1000 times: correct or remove'):
+        repaired(shapely.Polygon(corners), 'a')
+
+
 @pytest.mark.parametrize('case', REFUSED)
 def test_polygons_that_cannot_be_used_are_refused_in_one_sentence(tmp_path, case):
     features, message = REFUSED[case]

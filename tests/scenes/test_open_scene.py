@@ -356,3 +356,12 @@ def test_a_mask_that_changes_is_noticed(on_map, tmp_path):
     write(path, np.zeros((300, 300), np.uint8), crs=CRS, transform=PLACE)
     with pytest.raises(UserError, match=r'mask.tif has changed while'):
         scene.source.require_unchanged()
+
+
+def test_a_scene_that_a_small_file_claims_is_refused_before_it_is_read(tmp_path):
+    pixels = np.broadcast_to(np.uint8(0), (2**30, 2**30, 3))  # one byte
+    with pytest.raises(
+        UserError, match='has 1073741824x1073741824 pixels where it is read, but at'
+    ):
+        open_scene(pixels, None, 3, SceneOptions())
+    assert open_scene(pixels, None, 3, SceneOptions(region=(5, 6, 9, 9))).source.shape[:2] == (3, 4)

@@ -50,6 +50,20 @@ def test_a_revision_is_pinned(hub):
         find_file(f'{NAME}@v2')
 
 
+@pytest.mark.parametrize('named', ['etag', 'commit', 'sha'])
+def test_a_hub_names_no_file_outside_its_cache(hub, tmp_path, named):
+    outside = tmp_path / 'outside' / 'authorized_keys'
+    hub.named[named] = str(outside)
+    if named == 'sha':
+        with pytest.raises(
+            UserError, match=f'{NAME}: the hub names .*outside.*, which is no commi'
+        ):
+            find_file(NAME)
+    else:
+        assert find_file(NAME).is_file()
+    assert [path.name for path in tmp_path.iterdir()] in (['cache'], [])
+
+
 def test_what_was_downloaded_is_there_without_a_network(hub, monkeypatch):
     file = find_file(NAME)
     download_model.cache_clear()
@@ -87,6 +101,9 @@ def test_a_full_disk_is_a_sentence(hub):
         ('hf://owner', 'is not of the form hf://owner/name'),
         ('hf://owner/../name', 'is not of the form'),
         ('hf://owner/name@', 'is not of the form'),
+        ('hf://owner/name@../../../../notes', 'is not of the form'),
+        ('hf://owner/name@a/../b', 'is not of the form'),
+        ('hf://../name', 'is not of the form'),
         ('hf://--/name', 'the hub does not allow this name'),
     ],
 )

@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import UserError, one_line
 from ..file_headers import require_modest_header
 from ..files import parse_xml, read_regular
+from .reference_systems import crs_of, require_plain
 
 # The drivers of GDAL by suffix. Without a driver, GDAL looks at the content, so a text file that
 # is named .tif could make it open any other file or address.
@@ -63,8 +64,15 @@ def place_of(file: Any, path: Path | None = None) -> Place:
     As in GDAL, a file ``.aux.xml`` comes before the file itself, and a world file after it.
 
     Raises:
-        UserError: If a file next to it cannot be read.
+        UserError: If a file next to it cannot be read, or if a reference system needs a file.
     """
+    for crs in filter(None, (file.crs, file.gcps[1])):
+        try:
+            require_plain(crs.to_wkt())
+        except ValueError as error:
+            raise UserError(
+                f'{path or file.name}: {error}: replace it with gdal_edit.py -a_srs'
+            ) from None
     place = Place(points=_control_points(*file.gcps) or _polynomials(file.rpcs))
     if not file.transform.is_identity:
         place = Place(file.crs, file.transform)
@@ -179,7 +187,8 @@ def place_in(root: Element) -> Place:
     """
     from rasterio import Affine
 
-    crs = _system(root.findtext('SRS'))
+    text = root.findtext('SRS')
+    crs = crs_of(text) if text else None
     if (numbers := root.findtext('GeoTransform')) is not None:
         return Place(crs, _affine(Affine.from_gdal(*_numbers(numbers.split(',')))))
     points = root.find('GCPList')
@@ -187,7 +196,8 @@ def place_in(root: Element) -> Place:
         return Place(crs)
     values = [[point.get(key, '0') for key in ('Line', 'Pixel', 'X', 'Y', 'Z')] for point in points]
     values = [tuple(map(float, of_point)) for of_point in values]
-    return Place(points=_described(values, _system(points.get('Projection'))))
+    text = points.get('Projection')
+    return Place(points=_described(values, crs_of(text) if text else None))
 
 
 def _with_sidecars(place: Place, path: Path) -> Place:
@@ -236,16 +246,6 @@ def _affine(transform: Any) -> Any:
     if transform.is_degenerate:
         raise ValueError('its transform has no area')
     return transform
-
-
-def _system(text: str | None) -> Any:
-    from rasterio.crs import CRS
-    from rasterio.errors import CRSError
-
-    try:
-        return CRS.from_wkt(text) if text else None
-    except CRSError:
-        raise ValueError('its SRS is no reference system in WKT') from None
 
 
 def _control_points(points: Sequence[Any], crs: Any) -> tuple:

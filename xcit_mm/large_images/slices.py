@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from ..errors import UserError
 from ..predictions import Detections, Heights, Segmentation
 from ..progress import Progress
 from ..scenes.geometry import Window, shifted
@@ -28,6 +29,7 @@ from .workspace import Workspace
 # Of two objects of a class in two slices, the one with the lower score is dropped if they share
 # more than this part of the smaller one, as in SAHI. A slice has only a part of a cut object.
 MAX_SHARED = 0.5
+MAX_SLICES = 2**21  # their list takes 1 GiB
 SLICES = 'rows of slices'  # the stage of a workspace
 NO_OBJECTS = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, int))
 
@@ -46,7 +48,17 @@ def slices_of(size: tuple[int, int], side: int, overlap: int) -> list[tuple[Wind
 
     Neighboring slices share ``overlap`` pixels, fewer than their ``side``; the last two may share
     more.
+
+    Raises:
+        UserError: If there are more than ``MAX_SLICES``.
     """
+    count = math.prod(max(1, -(-(n - overlap) // (side - overlap))) for n in size)
+    if count > MAX_SLICES:
+        raise UserError(
+            f'{size[1]}x{size[0]} pixels have {count} slices of {side} pixels, but at most '
+            f'{MAX_SLICES} can be predicted: use larger slices (--sliced), a smaller --overlap, or '
+            'name a part with --region'
+        )
     axes = [_spans(n, side, overlap) for n in size]
     rows, columns = (list(zip(spans, _middles(spans), strict=True)) for spans in axes)
     return [(Window(r, c), Window(mr, mc)) for r, mr in rows for c, mc in columns]

@@ -18,6 +18,8 @@ from .read_features import in_pixels, not_in_image, read_features
 POLYGONS = 'Polygon', 'MultiPolygon'
 # A polygon that crosses itself is repaired if this share of its area changes at most.
 MAX_CHANGE = 0.01
+# Crossings of a polygon that is repaired; the time of a repair grows with their square.
+MAX_CROSSINGS, EDGES_TOGETHER = 1000, 256
 
 
 @dataclass(frozen=True)
@@ -143,11 +145,16 @@ def repaired(shape: Any, place: str) -> Any:
     """Return a valid Polygon or MultiPolygon that covers the same area.
 
     Raises:
-        UserError: If the shape is no polygon, or if its repair changes its area.
+        UserError: If the shape is no polygon, if it crosses itself very often, or if its repair
+            changes its area.
     """
     require_polygon(shape, place)
     if shape.is_valid:
         return shape
+    if _crosses_often(shape):
+        raise UserError(
+            f'{place} crosses itself more than {MAX_CROSSINGS} times: correct or remove it'
+        )
     whole = _polygonal(shapely.make_valid(shape))
     if abs(whole.area - shape.area) > MAX_CHANGE * max(whole.area, shape.area):
         raise UserError(
@@ -156,6 +163,21 @@ def repaired(shape: Any, place: str) -> Any:
             'correct or remove it'
         )
     return whole
+
+
+def _crosses_often(shape: Any) -> bool:
+    rings = shapely.get_rings(shapely.get_parts(shape))
+    corners, ring = shapely.get_coordinates(rings, return_index=True)
+    edges = shapely.linestrings(
+        np.stack([corners[:-1], corners[1:]], axis=1)[ring[1:] == ring[:-1]]
+    )
+    tree, found = shapely.STRtree(edges), 0
+    for start in range(0, len(edges), EDGES_TOGETHER):
+        pairs = tree.query(edges[start : start + EDGES_TOGETHER], predicate='crosses')
+        found += pairs.shape[1]
+        if found > 2 * MAX_CROSSINGS:  # each is found from both of its edges
+            return True
+    return False
 
 
 def without_holes(shape: Any) -> Iterator[Polygon]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..datasets.places import incomplete
 from ..environment import require
-from ..errors import ArgumentError
+from ..errors import ArgumentError, UserError
 from ..processes import digest_of_file
 from ..weights.cache import is_url
 from .crops import CroppedImage, window_of
@@ -27,6 +27,7 @@ from .value_range import RangedImage
 
 # The ends of names of files next to NAME.tif, after NAME.tif and after NAME.
 SIDECARS, RPC_FILES = ('.msk', '.ovr'), ('.RPB', '_RPC.TXT', '_rpc.txt')
+MAX_PIXELS = 2**40  # of a scene; a country at 10 m per pixel has 2^33
 WINDOW = re.compile(r' *\d+(, *\d+){3} *')
 Image = str | Path | np.ndarray | Sequence[str | Path]
 
@@ -160,6 +161,8 @@ def open_scene(
             raise ArgumentError('--range is for models of RGB images: the others read all values')
         source = RangedImage(source, options.value_range)
     source, frame = _in_region(source, options.region)
+    # A picture of the whole image shows where the tissue is.
+    _require_feasible(source.name, size if options.tissue else frame.size)
     if options.mask is not None:
         mask = open_mask(options.mask)
         source = MaskedImage(source, mask_of(mask, source), mask.content())
@@ -172,6 +175,15 @@ def open_scene(
         source = CroppedImage(source, frame)
     corner = tuple(span.start * k for span, k in zip(frame, scale, strict=True))
     return Scene(source, full_size, corner, scale, tuple(notes))
+
+
+def _require_feasible(name: str, size: tuple[int, int]) -> None:
+    """Refuse an image that a few bytes may claim, before anything is made for each of its parts."""
+    if math.prod(size) > MAX_PIXELS:
+        raise UserError(
+            f'{name} has {size[1]}x{size[0]} pixels where it is read, but at most {MAX_PIXELS} can '
+            'be predicted at a time: name a part with --region, or a smaller --level'
+        )
 
 
 def _in_region(

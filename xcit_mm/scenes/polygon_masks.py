@@ -85,7 +85,5 @@ def _placed(features: Features, image: ImageSource) -> list[Any]:
     import shapely
 
     polygons = in_pixels(features, image).geometries
-    # In other coordinates, a polygon may cross itself in the last digits.
-    repaired = shapely.make_valid(np.array(polygons, object))
-    extent = shapely.box(0, 0, *image.shape[1::-1])
-    return [polygon for polygon in repaired if polygon.intersection(extent).area]
+    # In other coordinates, a polygon may cross itself in the last digits, which a cut allows.
+    return [p for p in polygons if shapely.clip_by_rect(p, 0, 0, *image.shape[1::-1]).area]

@@ -2,7 +2,6 @@
 
 import json
 import math
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,21 +12,19 @@ import numpy as np
 import shapely
 from shapely.geometry import shape
 
+from ..datasets.reference_systems import crs_of
 from ..environment import require
 from ..errors import UserError, looked_in, one_line, reason
 from ..file_headers import SQLITE
 from ..files import read_regular
 from .crs_names import crs_name
-from .geometry_kinds import CURVES, SURFACES, kind_of, require_known_kind
+from .geometry_kinds import CURVES, SURFACES, require_known_kind
 from .image_source import ImageSource
 from .pixel_sizes import area_at_center
+from .read_geopackage import read_layer
 from .reprojection import across_180_degrees, period_of, repeated_within, reprojected
 
 MAX_BYTES = 2**31 - 1  # of a file of features, which is read as a whole
-# Where SQLite keeps the number of the application, with those of GeoPackage 1.0, 1.1 and later.
-APPLICATION, GEOPACKAGES = slice(68, 72), (b'GP10', b'GP11', b'GPKG')
-# Where SQLite says whether a write-ahead log belongs to the file.
-JOURNAL, WITHOUT_LOG = slice(18, 20), b'\x01\x01'
 # GeoJSON's names for degrees of longitude and latitude.
 DEGREES = {'urn:ogc:def:crs:OGC:1.3:CRS84': 'EPSG:4326', 'urn:ogc:def:crs:OGC::CRS84': 'EPSG:4326'}
 CRS_MEMBERS = 'type', 'properties'
@@ -74,7 +71,9 @@ def read_features(path: str | Path) -> Features:
         raise UserError(f'{path} does not exist{looked_in(path)}') from None
     except OSError as error:
         raise UserError(f'{path} cannot be read ({reason(error)})') from None
-    return _geopackage(path, data) if data.startswith(SQLITE) else _geojson(path, data)
+    if data.startswith(SQLITE):
+        return Features(path, *read_layer(path, data))
+    return _geojson(path, data)
 
 
 def in_pixels(features: Features, image: ImageSource) -> Features:
@@ -114,7 +113,6 @@ def in_crs(features: Features, crs: Any, pixel: float = math.inf) -> Features:
         return features
     require('rasterio')
     from rasterio.crs import CRS
-    from rasterio.errors import CRSError
 
     name = one_line(repr(features.crs))
     if crs is None:
@@ -123,10 +121,10 @@ def in_crs(features: Features, crs: Any, pixel: float = math.inf) -> Features:
             'from the file, or add the system to the image with gdal_edit.py -a_srs'
         )
     try:
-        source, target = CRS.from_user_input(features.crs), CRS.from_user_input(crs)
-    except CRSError as error:
+        source, target = crs_of(features.crs), CRS.from_user_input(crs)
+    except ValueError as error:
         raise UserError(
-            f'{features.path}: the reference system {name} cannot be used ({reason(error)}): write '
+            f'{features.path}: the reference system {name} cannot be used ({error}): write '
             'the file with ogr2ogr -t_srs SYSTEM -lco RFC7946=NO'
         ) from None
     if source == target:
@@ -244,56 +242,3 @@ def _geometry(path: Path, number: int, feature: Any) -> Any:
         f'{path}: feature {number} has no geometry with numbers as coordinates ({cause}): correct '
         'or remove it'
     )
-
-
-def _geopackage(path: Path, data: bytes) -> Features:
-    require('pyogrio')
-    if data[APPLICATION] not in GEOPACKAGES:
-        raise UserError(f'{path} is an SQLite database, but not a GeoPackage: convert it')
-    log = path.with_name(f'{path.name}-wal')
-    if log.is_file() and log.stat().st_size:
-        raise UserError(
-            f'{path} has changes in {log.name} that are not in the file yet: close the program '
-            'that edits it'
-        )
-    if data[JOURNAL] != WITHOUT_LOG:  # from memory, SQLite opens no file that has a log
-        data = data[: JOURNAL.start] + WITHOUT_LOG + data[JOURNAL.stop :]
-    try:
-        return _layer(path, data)
-    except UserError:
-        raise
-    except Exception as error:  # pyogrio and GDAL raise many kinds
-        raise UserError(f'{path} cannot be read as a GeoPackage ({reason(error)})') from None
-
-
-def _layer(path: Path, data: bytes) -> Features:
-    import pyogrio
-
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # about data without the name of a file
-        layers = [name for name, kind in pyogrio.list_layers(data) if kind is not None]
-        if len(layers) != 1:
-            raise UserError(
-                f'{path} has {len(layers)} layers with geometries '
-                f'({one_line(", ".join(layers)) or "none"}), but one is needed: copy a layer with '
-                f'ogr2ogr ONE.gpkg {path.name} LAYER'
-            )
-        meta, _, encoded, columns = pyogrio.raw.read(data, layer=layers[0], force_2d=True)
-    geometries = [_decoded(path, number, wkb) for number, wkb in enumerate(encoded, 1)]
-    names = meta['fields'].tolist()
-    values = zip(*(column.tolist() for column in columns), strict=True)
-    rows = values if names else [()] * len(geometries)
-    properties = [dict(zip(names, row, strict=True)) for row in rows]
-    return Features(path, geometries, properties, meta['crs'])
-
-
-def _decoded(path: Path, number: int, wkb: bytes | None) -> Any:
-    if wkb is not None:
-        require_known_kind(kind_of(wkb), f'{path}: feature {number}')
-    geometry = None if wkb is None else shapely.from_wkb(wkb, on_invalid='ignore')
-    if geometry is None or not np.isfinite(shapely.get_coordinates(geometry)).all():
-        raise UserError(
-            f'{path}: feature {number} has no geometry with finite coordinates: correct '
-            'or remove it'
-        )
-    return geometry

@@ -10,7 +10,6 @@ import numpy as np
 from pycocotools import mask as coco_mask
 from rich.console import Console
 from rich.progress import track
-from shapely import make_valid
 from shapely.geometry import Polygon
 
 from ...errors import UserError, reason
@@ -118,7 +117,7 @@ def _annotation_fields(
     cuts = [_cut(outline, size, place) for outline in outlines]
     any_is_cut = any(is_cut for _, is_cut in cuts)
     if len(parts) == len(cuts) == 1:
-        return _outline_fields(cuts[0][0], place), any_is_cut
+        return _outline_fields(cuts[0][0], size, place), any_is_cut
     return _mask_fields(areas.joined(parts, size, place), place), any_is_cut
 
 
@@ -133,12 +132,18 @@ def _cut(outline: Sequence[float], size: Size, place: str) -> tuple[np.ndarray, 
     return cut.round(4), bool(np.abs(corners - cut).max() > TOLERANCE)
 
 
-def _outline_fields(cut: np.ndarray, place: str) -> dict[str, Any]:
+def _outline_fields(cut: np.ndarray, size: Size, place: str) -> dict[str, Any]:
     x1, y1, width, height = (*cut.min(axis=0), *np.ptp(cut, axis=0).round(4))
     bbox = [float(value) for value in (x1, y1, width, height)]
     if len(cut) == 2:
         return dict(bbox=bbox, area=round(bbox[2] * bbox[3], 4))
-    area = make_valid(Polygon(cut)).area  # also of an outline that crosses itself
+    outline = Polygon(cut)
+    # Cutting an outline at its crossings would take minutes if it has a thousand of them.
+    area = (
+        outline.area
+        if outline.is_valid
+        else float(areas.as_mask(cut.ravel().tolist(), size, place).sum())
+    )
     if area <= 0:
         raise LabelError(f'{place}: the outline encloses no area')
     return dict(bbox=bbox, area=round(area, 4), segmentation=[cut.ravel().tolist()])
