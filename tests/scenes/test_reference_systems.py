@@ -71,6 +71,7 @@ def test_an_image_with_a_citation_that_names_a_grid_is_not_opened(tmp_path):
     path = tmp_path / 'a.tif'
     system = CRS.from_wkt(UTM.replace('500000', '500001').replace('"EPSG","32632"', '"A","1"'))
     options = dict(width=9, height=9, count=1, dtype='uint8', GEOTIFF_KEYS_FLAVOR='ESRI_PE')
+    options['transform'] = rasterio.Affine(1, 0, 500_000, 0, -1, 5_000_000)
     with rasterio.open(path, 'w', driver='GTiff', crs=system, **options):
         pass
     assert Raster(path).georeference['crs'] is not None
