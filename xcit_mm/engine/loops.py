@@ -11,6 +11,7 @@ from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, TestLoop
 from torch import nn
 
+from ..datasets.samples import BadSample, seed_all
 from ..device import DTYPES
 from ..errors import UserError
 from ..fusion import FusedCopy
@@ -18,8 +19,6 @@ from ..processes import cpu_group
 from ..run_files import set_run_aside
 from .checkpoints.training_state import RECIPE, STEP_LAYOUT
 from .data.loader import training_loader
-from .data.sampler import seed_all
-from .data.samples import BadSample
 from .distributed import unwrapped
 from .recipe import compare_recipes, recipe_of
 

@@ -8,10 +8,10 @@ from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, Runner
 
 from ...datasets.annotations import LOST_SHARE, REMEDY
+from ...datasets.samples import BadSample
 from ...errors import UserError
 from ...processes import cpu_group
 from ..checkpoints.training_state import BAD_DATA
-from ..data.samples import BadSample
 from . import order
 
 INTERVAL = 50  # iterations after which the processes exchange and log their bad samples

@@ -1,17 +1,26 @@
 """The samples of a dataset: a bad one is named, and in training another one replaces it."""
 
+import hashlib
+import random
 import traceback
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from mmcv.transforms import BaseTransform
 from torch.utils.data import Dataset
 
-from ...datasets.decode import BadImageError, SampleError
-from ...errors import UserError, one_line, printable, reason
-from .sampler import SampleRequest, seed_all
+from ..errors import UserError, one_line, printable, reason
+from .decode import BadImageError, SampleError
 
 MAX_TRIES = 10  # unreadable samples in a row after which a batch is given up
+
+
+class SampleRequest(NamedTuple):
+    """A sample to load, and its position in the run, from which its augmentation follows."""
+
+    index: int
+    position: tuple[int, ...]
 
 
 class BadSample(NamedTuple):
@@ -86,3 +95,15 @@ def _bad_sample(file: str, error: Exception) -> BadSample:
     transforms = [owner for owner in owners if isinstance(owner, BaseTransform)]
     place = f' in {one_line(repr(transforms[-1]))}' if transforms else ''
     return BadSample(file, reason(error) + place)
+
+
+def seed_all(*position: int) -> None:
+    """Seed Python, NumPy and PyTorch, on all devices, for one position of a run.
+
+    Positions that differ in any number, or in their length, have unrelated random numbers.
+    """
+    digest = hashlib.blake2b(repr(position).encode(), digest_size=8).digest()
+    seed = int.from_bytes(digest, 'little')
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # its largest seed
+    torch.manual_seed(seed % 2**63)
