@@ -37,11 +37,23 @@ def check_copy(config, root, splits=('train', 'val'), **options) -> check.Report
     return check.check_dataset(cfg, splits, workers=2)
 
 
-def test_good_data_has_no_findings(call):
+def test_good_data_has_no_findings(call, root):
     code, output, report = call(DETECTOR)
     assert code == 0
     assert 'Images read: 24 of train, 4 of val.\nA run would not stop at this data.' in output
-    assert report == dict(images=dict(train=24, val=4), remarks=[], failures=[], findings=[])
+    content = [
+        json.loads((root / f'coco/annotations/instances_{split}2017.json').read_text())
+        for split in ('train', 'val')
+    ]
+    names = {category['id']: category['name'] for category in content[0]['categories']}
+    train, val = (Counter(names[a['category_id']] for a in c['annotations']) for c in content)
+    assert report == dict(
+        images=dict(train=24, val=4),
+        remarks=[],
+        failures=[],
+        findings=[],
+        examples=dict(train=train, val=val),
+    )
 
 
 def test_what_was_converted_is_said_and_does_not_stop_a_run(call, root):
@@ -61,11 +73,12 @@ def test_what_was_converted_is_said_and_does_not_stop_a_run(call, root):
 
 
 @pytest.mark.parametrize(
-    ('config', 'plant', 'bad'), [(DETECTOR, plant_coco, 6), (SEGMENTOR, plant_ade, 7)]
+    ('config', 'plant', 'bad'), [(DETECTOR, plant_coco, 6), (SEGMENTOR, plant_ade, 8)]
 )
 def test_all_that_is_planted_is_found(call, root, config, plant, bad):
     planted = plant(root)
-    del planted[PIPELINE_FAILS]
+    if config == DETECTOR:  # fails in one of two random flips
+        del planted[PIPELINE_FAILS]
     code, output, report = call(config)
     assert code == 1
     assert Counter(f['kind'] for f in report['findings'] if f['split'] == 'train') == planted
@@ -120,7 +133,8 @@ def test_labels_of_no_class_stop_a_run(root):
     labels = np.array(Image.open(root / LABELS))
     labels[0, :2] = 0, 255  # unlabeled, and ignored
     Image.fromarray(labels).save(root / LABELS)
-    assert check_copy(SEGMENTOR, root, ['train']) == check.Report(images=dict(train=24))
+    report = check_copy(SEGMENTOR, root, ['train'])
+    assert report.images == dict(train=24) and not report.findings and not report.failures
     labels[0, :3] = 5, 254, 44
     Image.fromarray(labels).save(root / LABELS)
     report = check_copy(SEGMENTOR, root, ['train'])
