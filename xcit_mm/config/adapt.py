@@ -20,7 +20,7 @@ from ..weights.pretrained import BACKBONES
 from .image_classes import use_folders_as_classes
 from .image_rules import IMAGES_SCOPE
 from .streaming import predict_in_dtype, stream_in_dtype, use_stream
-from .tree import class_name, replace_nodes, typed_nodes
+from .tree import class_name, replace_nodes, split_datasets, typed_nodes
 from .tta import use_tta
 
 # Our classes do the same, and survive an interruption, a bad sample or a full disk. The classes for
@@ -62,6 +62,11 @@ def adapt(cfg: Config) -> list[str]:
     Edits ``cfg`` and returns sentences for the log. A config of ``configs/`` needs no edit.
     """
     notes = _use_our_classes(cfg) + _add_runtime(cfg) + use_stream(cfg) + _fill_windows(cfg)
+    for split in ('train', 'val', 'test') if cfg.get('default_scope') == 'mmseg' else ():
+        for dataset in split_datasets(cfg, split):
+            metainfo = dataset.get('metainfo')
+            if isinstance(metainfo, dict) and metainfo.get('palette', ()) is None:
+                metainfo['palette'] = []  # which mmseg fails at, and mmdet takes for any colors
     return notes + _without_panoptic_quality(cfg) + _adapt_workers(cfg)
 
 

@@ -35,6 +35,7 @@ from .examples import (
 from .height_labels import HeightRule
 from .labels import LabelRule
 from .sample_check import PIPELINE_FAILS, SampleCheck
+from .samples import seed_all
 
 SPLITS = ('train', 'val', 'test')
 NO_CLASS = 'labels of no class'
@@ -240,6 +241,7 @@ class _Samples(Dataset):
         # A dataset of windows may have fewer windows than scenes.
         if self._check is None or index >= len(self._check):
             return []
+        seed_all(index)
         problem = self._check(index)
         if problem is None:
             return []

@@ -1,6 +1,6 @@
 """The examples of each class in the images of a dataset, and the classes that have none."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from .decode import image_loader
 
 OBJECTS, PIXELS, IMAGES = 'objects', 'pixels', 'images'
 LABELS = ('LoadAnnotations', 'OpenLabels')  # the transforms that read label images
+MAX_READ = 20  # label images that are read before a training
 MAX_NAMED = 10  # classes of a sentence
 NO_OBJECTS = (
     'none of the {number} images of {split} has an object: objects are missing, are all crowds '
@@ -51,9 +52,15 @@ class Examples:
     most: int
 
     @classmethod
-    def of(cls, unit: str, labels: Iterable[int], num_classes: int) -> 'Examples':
-        """Count the labels of the examples of one image."""
-        return cls.of_counts(unit, np.bincount(np.array(labels, int), minlength=num_classes))
+    def of(cls, unit: str, labels: Sequence[Sequence[int]], num_classes: int) -> 'Examples':
+        """Count the labels of the examples of each image."""
+        sizes = np.array([*map(len, labels)], int)
+        flat = np.fromiter((label for of_image in labels for label in of_image), int)
+        owners = np.repeat(np.arange(len(sizes)), sizes)
+        image, label = np.divmod(np.unique(owners * num_classes + flat), num_classes)
+        counts, images = (np.bincount(found, minlength=num_classes) for found in (flat, label))
+        around = np.bincount(label, sizes[image], num_classes).astype(int)
+        return cls(unit, counts, images, around, len(sizes), int(sizes.max(initial=0)))
 
     @classmethod
     def of_counts(cls, unit: str, counts: np.ndarray) -> 'Examples':
@@ -68,15 +75,12 @@ class Examples:
 
 
 class ExampleCounter:
-    """Counts the examples of each class in an image, as the pipeline of a dataset reads them.
-
-    Objects that are ignored in training, such as crowds, are no examples.
-    """
+    """Counts the examples of each class in an image, as the pipeline of a dataset reads them."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         self._num_classes = len(dataset.metainfo.get('classes') or ())
-        of_kind = {type(t).__name__: t for t in getattr(dataset.pipeline, 'transforms', ())}
+        of_kind = {type(transform).__name__: transform for transform in dataset.pipeline.transforms}
         self._open = of_kind.get('OpenImage')
         self._labels = next((of_kind[name] for name in LABELS if name in of_kind), None)
 
@@ -90,19 +94,8 @@ class ExampleCounter:
 
     def in_list(self, info: dict) -> Examples | None:
         """Count the examples that are known without reading a file of labels."""
-        if not self._num_classes:
-            return None
-        if 'instances' in info:
-            labels = [
-                i['bbox_label']
-                for i in info['instances']
-                if not i['ignore_flag'] and i.get('mask', True)  # without a mask, it is ignored
-            ]
-            labels += [s['category'] for s in info.get('segments_info', ()) if not s['is_thing']]
-            return Examples.of(OBJECTS, labels, self._num_classes)
-        if 'gt_label' in info:
-            return Examples.of(IMAGES, [info['gt_label']], self._num_classes)
-        return None
+        known = 'instances' in info or 'gt_label' in info
+        return examples_in_lists([info], self._num_classes) if known and self._num_classes else None
 
     def in_labels(self, info: dict) -> Examples | None:
         """Count the pixels of labels that are loaded."""
@@ -115,6 +108,55 @@ class ExampleCounter:
             return None
         missing = max(0, self._num_classes - len(counts))
         return Examples.of_counts(PIXELS, np.pad(counts, (0, missing))[: self._num_classes])
+
+
+def examples_in_lists(infos: Sequence[dict], num_classes: int) -> Examples:
+    """Count the objects, or the classes, that a dataset lists for images.
+
+    Objects that are ignored in training, such as crowds, are no examples.
+    """
+    if infos and 'gt_label' in infos[0]:
+        return Examples.of(IMAGES, [[info['gt_label']] for info in infos], num_classes)
+    labels = [
+        [
+            # mmdet ignores an object without the mask that it needs.
+            *(
+                i['bbox_label']
+                for i in info['instances']
+                if not i['ignore_flag'] and i.get('mask', 1)
+            ),
+            *(s['category'] for s in info.get('segments_info', ()) if not s['is_thing']),
+        ]
+        for info in infos
+    ]
+    return Examples.of(OBJECTS, labels, num_classes)
+
+
+def examples_of(dataset: Any) -> tuple[Examples | None, bool]:
+    """Count the examples of a built dataset, or those in a part of its label images.
+
+    Returns:
+        The examples, or None without any, and whether all images are counted. Scenes count none,
+        because their datasets refuse those without labels.
+    """
+    inner = getattr(dataset, 'datasets', None) or [getattr(dataset, 'dataset', None)]
+    if inner[0] is not None:
+        parts = [examples_of(part) for part in inner]
+    elif hasattr(dataset, 'examples'):
+        parts = [(dataset.examples, True)]
+    elif hasattr(dataset, 'scenes'):
+        parts = [(None, True)]
+    else:
+        count, number = ExampleCounter(dataset), min(len(dataset), MAX_READ)
+        parts = []
+        for index in np.linspace(0, len(dataset) - 1, number).astype(int).tolist():
+            try:
+                parts.append((count(dataset.get_data_info(index)), number == len(dataset)))
+            except Exception:  # a bad image is named when it is its turn
+                parts.append((None, False))
+    counted = [examples for examples, _ in parts if examples is not None]
+    total = sum(counted[1:], counted[0]) if counted else None
+    return total, all(is_complete for _, is_complete in parts)
 
 
 def refusal(split: str, examples: Examples, classes: Sequence[str]) -> str:

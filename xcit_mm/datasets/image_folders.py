@@ -9,6 +9,7 @@ from mmengine.registry import DATASETS
 
 from ..errors import UserError
 from ..files import subfolders
+from .examples import examples_in_lists
 
 SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.ppm', '.webp', '.tif', '.tiff')
 
@@ -63,6 +64,7 @@ class ClassFolders(BaseDataset):
                     'class, or remove it'
                 )
             samples += [dict(img_path=str(file), gt_label=label) for file in files]
+        self.examples = examples_in_lists(samples, len(classes))
         return samples
 
 

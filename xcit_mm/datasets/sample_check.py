@@ -10,7 +10,7 @@ from mmengine.registry import FUNCTIONS, MODELS
 from torch import Tensor
 
 from ..errors import reason
-from .samples import Samples, seed_all
+from .samples import Samples
 
 PIPELINE_FAILS = 'the pipeline fails on it'
 BATCH_FAILS = 'the model cannot take it'
@@ -53,8 +53,7 @@ class SampleCheck:
         return len(self._samples)
 
     def __call__(self, index: int) -> SampleProblem | None:
-        """Return the problem of a sample, whose random numbers follow from its index, or None."""
-        seed_all(index)
+        """Return the problem of a sample, or None."""
         sample, bad = self._samples[index]
         if bad:
             return SampleProblem(PIPELINE_FAILS, bad[0].file, f'{bad[0].reason}; {REMEDY}')

@@ -3,6 +3,8 @@
 import hashlib
 import random
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,6 +97,19 @@ def _bad_sample(file: str, error: Exception) -> BadSample:
     transforms = [owner for owner in owners if isinstance(owner, BaseTransform)]
     place = f' in {one_line(repr(transforms[-1]))}' if transforms else ''
     return BadSample(file, reason(error) + place)
+
+
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """Leave the random numbers of Python, NumPy and PyTorch on the CPU as they are."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        for restore, state in zip(
+            (random.setstate, np.random.set_state, torch.set_rng_state), states, strict=True
+        ):
+            restore(state)
 
 
 def seed_all(*position: int) -> None:
