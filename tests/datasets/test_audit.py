@@ -3,6 +3,7 @@
 import json
 import os
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from xcit_mm.config.load import load_config
 from xcit_mm.datasets import annotations as kinds
 from xcit_mm.datasets import audit as check
 from xcit_mm.datasets import decode as im
+from xcit_mm.datasets import sample_check
+from xcit_mm.datasets.examples import Examples
 
 LABELS = 'ade/annotations/training/000000000001.png'
 
@@ -32,9 +35,9 @@ def call(monkeypatch, capfd, root, tmp_path):
     return run
 
 
-def check_copy(config, root, splits=('train', 'val'), **options) -> check.Report:
+def check_copy(config, root, splits=('train', 'val'), workers=2, **options) -> check.Report:
     cfg = load_config(config, {'data_root': str(root)} | options)
-    return check.check_dataset(cfg, splits, workers=2)
+    return check.check_dataset(cfg, splits, workers)
 
 
 def test_good_data_has_no_findings(call, root):
@@ -176,3 +179,87 @@ def test_an_image_that_crashes_a_process_is_named(monkeypatch, root):
     monkeypatch.setattr(im.LoadImage, 'read', read)
     with pytest.raises(UserError, match=r'train: a process crashed .*train2017/000000000005\.jpg'):
         check_copy(DETECTOR, root, ['train'])
+
+
+def annotated(root, split='train') -> Path:
+    return root / f'coco/annotations/instances_{split}2017.json'
+
+
+def test_an_image_that_a_transform_fails_on_stops_an_evaluation_and_is_skipped_in_training(root):
+    for split in ('train', 'val'):
+        Image.new('RGB', (2400, 1), 'gray').save(root / f'coco/{split}2017/thin.png')
+        with edited(annotated(root, split)) as content:
+            content['images'].append(dict(id=999, file_name='thin.png', width=2400, height=1))
+    resize = dict(type='Resize', scale=(160, 160), keep_ratio=True)
+    cfg = load_config(DETECTOR, {'data_root': str(root), 'max_bad_share': 0.1})
+    cfg.train_dataloader.dataset.pipeline.insert(2, resize)
+    report = check.check_dataset(cfg, ('train', 'val'), workers=1)
+    found = {f.split: f for f in report.findings}
+    for split, consequence in dict(train='skipped', val=kinds.STOPS).items():
+        assert found[split].file.endswith(f'{split}2017/thin.png')
+        assert (found[split].kind, found[split].consequence) == (PIPELINE_FAILS, consequence)
+        assert 'in Resize(scale=(160, 160)' in found[split].detail
+    assert report.failures == [f'val: 1 x {PIPELINE_FAILS}']
+
+
+def test_what_the_model_cannot_take_is_named(root):
+    cfg = load_config(SEGMENTOR, {'data_root': str(root)})
+    (path, *_) = sorted((root / 'ade/images/training').iterdir())[3:]
+    for file in (path, root / 'ade/annotations/training' / f'{path.stem}.png'):
+        Image.open(file).crop((0, 0, 100, 80)).resize((300, 240), 0).save(file)
+    cfg.train_dataloader.dataset.pipeline = [
+        t for t in cfg.train_dataloader.dataset.pipeline if 'Crop' not in t.type
+    ]
+    cfg.model.data_preprocessor.size = (160, 160)
+    report = check.check_dataset(cfg, ['train'], workers=1)
+    assert {f.kind for f in report.findings} == {sample_check.BATCH_FAILS}
+    assert 'images of the shapes (3, 160, 160) and (3, 240, 300)' in report.findings[0].detail
+
+
+def test_data_without_examples_is_refused_and_classes_without_any_are_named(root):
+    with edited(annotated(root)) as content:
+        (circle,) = (c['id'] for c in content['categories'] if c['name'] == 'circle')
+        for annotation in content['annotations']:  # as some tools write it
+            annotation['iscrowd'] = '1' if annotation['category_id'] == circle else '0.0'
+    report = check_copy(DETECTOR, root, workers=1)
+    assert report.failures == [] and report.examples['train']['circle'] == 0
+    assert report.examples['train']['square'] > 0
+    assert 'annotations.iscrowd are texts or floats' in report.remarks[0]
+    assert report.remarks[1:] == [
+        'train: no objects of circle, which cannot be learned, although val has some'
+    ]
+    with edited(annotated(root)) as content:
+        for annotation in content['annotations']:
+            annotation['iscrowd'] = 1
+    (failure,) = check_copy(DETECTOR, root, workers=1).failures
+    assert failure.startswith('none of the 24 images of train has an object: ')
+    with edited(annotated(root)) as content:
+        content['annotations'][5]['iscrowd'] = 'no'
+    (failure,) = check_copy(DETECTOR, root, ['train'], workers=1).failures
+    assert "annotations[5] has the iscrowd 'no', not 0 or 1" in failure
+
+
+@pytest.mark.parametrize(
+    ('background', 'message'),
+    [
+        (0, 'no pixel of the 24 label images of train belongs to a class, because all are ignored'),
+        (1, 'all labeled pixels of the 24 label images of train are background, the other pixels'),
+    ],
+)
+def test_masks_of_which_all_but_one_value_are_ignored_are_refused(root, background, message):
+    for path in (root / 'ade/annotations/training').iterdir():
+        labels = np.array(Image.open(path))
+        Image.fromarray(np.where(labels > 1, 255, background).astype(np.uint8)).save(path)
+    (failure,) = check_copy(SEGMENTOR, root, ['train'], workers=1).failures
+    assert failure.startswith(message)
+
+
+def test_examples_are_counted_as_one_by_one():
+    labels = [[0, 0, 2], [2], [], [1, 1]]
+    examples = Examples.of('objects', labels, 4)
+    for i in range(4):
+        having = [of_image for of_image in labels if i in of_image]
+        assert examples.counts[i] == sum(of_image.count(i) for of_image in labels)
+        assert examples.images[i] == len(having)
+        assert examples.around[i] == sum(map(len, having))
+    assert (examples.number, examples.most) == (4, 3)

@@ -79,8 +79,9 @@ class ExampleCounter:
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self._num_classes = len(dataset.metainfo.get('classes') or ())
-        of_kind = {type(transform).__name__: transform for transform in dataset.pipeline.transforms}
+        self._num_classes = len((getattr(dataset, 'metainfo', None) or {}).get('classes') or ())
+        transforms = getattr(getattr(dataset, 'pipeline', None), 'transforms', ())
+        of_kind = {type(transform).__name__: transform for transform in transforms}
         self._open = of_kind.get('OpenImage')
         self._labels = next((of_kind[name] for name in LABELS if name in of_kind), None)
 
