@@ -9,8 +9,7 @@ from mmengine.registry import DATASETS, init_default_scope
 from xcit_mm import UserError, environment
 from xcit_mm.config.data_rules import check_data
 from xcit_mm.config.load import load_config
-from xcit_mm.engine.data.sampler import seed_all
-from xcit_mm.engine.data.samples import Samples
+from xcit_mm.datasets.samples import Samples, seed_all
 from xcit_mm.engine.hooks.bad_data import _check_annotations
 
 SIZE = 160

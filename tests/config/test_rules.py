@@ -6,10 +6,10 @@ import shutil
 import pytest
 from helpers import ROOT
 from mmengine.config import Config
-from mmengine.registry import Registry
+from mmengine.registry import DATASETS, Registry
 
 from xcit_mm import UserError, environment
-from xcit_mm.config.adapt import adapt_for_test
+from xcit_mm.config.adapt import adapt, adapt_for_test
 from xcit_mm.config.channel_rules import check_image_channels
 from xcit_mm.config.channel_rules import check_map_channels as check_maps
 from xcit_mm.config.data_rules import check_classes, check_data
@@ -289,3 +289,31 @@ def test_errors_that_no_metric_counts_are_refused():
     adapt_for_test(cfg, 'a.pth', errors_dir='counted')
     with pytest.raises(UserError, match=r'--errors counted: HeightMetric of test_evaluator counts'):
         check_errors(cfg)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'metainfo', 'message'),
+    [
+        ('BaseSegDataset', dict(classes=('a', 'b'), palette=[[0, 0, 0]] * 4), '4 colors for 2 cl'),
+        ('BaseSegDataset', dict(palette=[]), 'the dataset has no classes'),
+        ('BaseSegDataset', 'classes.txt', "metainfo='classes.txt' is not a dict"),
+        ('ADE20KDataset', dict(classes=('wall', 'pig')), 'pig is not one of the 150 classes of'),
+        ('ADE20KDataset', dict(classes=('wall', 'sky')), None),
+        ('BaseSegDataset', dict(classes=('a', 'b'), palette=None), None),
+    ],
+)
+def test_what_a_dataset_of_mmseg_cannot_be_built_from_is_refused(kind, metainfo, message):
+    cfg = load_config('configs/sem_fpn_xcit_n12_16_shapes.py')
+    cfg.model.decode_head.num_classes = 2
+    dataset = cfg.train_dataloader.dataset
+    dataset.type, dataset.metainfo = kind, metainfo
+    adapt(cfg)
+    environment.require_framework('mmseg')
+    if message is not None:
+        with pytest.raises(UserError, match=f'train data: .*{message}'):
+            check_classes(cfg, ('train',))
+        return
+    check_classes(cfg, ('train',))
+    with DATASETS.switch_scope_and_registry('mmseg') as registry:
+        built = registry.build(dict(cfg.train_dataloader.dataset, lazy_init=True))
+    assert len(built.metainfo['palette']) == 2

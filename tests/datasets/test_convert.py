@@ -291,10 +291,11 @@ def test_oriented_boxes_of_yolo_are_outlines_and_are_counted(prepare, yolo, tmp_
 )
 def test_boxes_of_voc_are_read(voc, tmp_path, box, expected):
     xml = voc_object('pear', [float(n) for n in box], more='<difficult>True</difficult>')
+    xml += voc_object('pear', [2, 2, 8, 8])  # which can be learned
     path = write_xml(voc, 'a', '40.0', '30.0', xml)
     path.rename(path.with_suffix('.XML'))
     convert(VocDataset(voc), tmp_path / 'out', BASE, OBJECTS)
-    (annotation,) = read(tmp_path / 'out', 'train')['annotations']
+    annotation, _ = read(tmp_path / 'out', 'train')['annotations']
     assert annotation['bbox'] == (expected or [9.5, 4.25, 21.25, 15.75])
     assert annotation['iscrowd'] == 1
 

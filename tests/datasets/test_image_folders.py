@@ -9,8 +9,7 @@ from PIL import Image
 
 from xcit_mm import UserError, environment
 from xcit_mm.datasets import unexpected_labels
-from xcit_mm.engine.data.sampler import SampleRequest
-from xcit_mm.engine.data.samples import TrainingSamples
+from xcit_mm.datasets.samples import SampleRequest, TrainingSamples
 
 SIZE = dict(global_size=24, local_size=16, num_local=2)
 PIPELINE = [dict(type='LoadImage'), dict(type='MultiCrop', **SIZE), dict(type='PackImage')]

@@ -9,7 +9,7 @@ from torchvision.transforms.v2 import functional as F
 from xcit_mm.datasets import multi_crop
 from xcit_mm.datasets.image_transforms import PackImage
 from xcit_mm.datasets.multi_crop import MultiCrop
-from xcit_mm.engine.data.sampler import seed_all
+from xcit_mm.datasets.samples import seed_all
 from xcit_mm.errors import ArgumentError
 
 SMALL = dict(global_size=32, local_size=16, num_local=3)

@@ -64,7 +64,10 @@ def test_masks_and_labels_are_those_of_the_other_layouts(shapes_root):
         (lambda c: c['images'].clear(), 'none of its 0 images is left'),
         (lambda c: c['categories'][0].pop('isthing'), r'categories\[0\] has the isthing None'),
         (lambda c: first_segment(c).update(category_id=9), '1 has an unknown category_id'),
-        (lambda c: first_segment(c).update(iscrowd='1'), '1 needs a numeric .* iscrowd'),
+        (
+            lambda c: first_segment(c).update(iscrowd='yes'),
+            r"segments_info\[0\] has the iscrowd 'yes', not 0 or 1",
+        ),
         (lambda c: first_segment(c).update(area=float('nan')), '1 needs a numeric bbox'),
         (lambda c: first_segment(c).update(bbox=None), '1 needs a numeric bbox'),
         (lambda c: first_segment(c).update(id='red'), r"segments_info\[0\] has the id 'red'"),

@@ -39,7 +39,7 @@ def evaluated(
     coco: COCO, predict, classes: tuple = ('circle', 'square', 'triangle'), **kwargs
 ) -> tuple[BaseMetric, dict[str, float]]:
     """Evaluate what ``predict(coco, image_id, shape)`` returns for each image."""
-    cfg = dict(type='CocoAPMetric', ann_file=str(coco.path), metric=list(KINDS), **kwargs)
+    cfg = dict(type='CocoAPMetric', ann_file=str(coco.path), metric=list(KINDS)) | kwargs
     metric = METRICS.build(cfg)
     metric.dataset_meta = dict(classes=classes)
     for image in coco.loadImgs(coco.getImgIds()):
@@ -129,7 +129,8 @@ def test_figures_of_all_and_of_each_class_are_those_of_pycocotools(
     names = ('circle', 'square', 'triangle', 'star')
     prefix = str(tmp_path / 'predictions')
     metrics = evaluate(changed, near_the_truth, names, outfile_prefix=prefix)
-    assert f'{name} evaluates the predictions' in log
+    line = f'bbox, at most 100 detections of a class in an image, by {name}: mAP 0.'
+    assert sum(message.startswith(line) for message in log) == 1
     for kind in KINDS:
         predictions = json.loads((tmp_path / f'predictions.{kind}.json').read_text())
         expected = dict(zip(NAMES, figures(coco, predictions, kind, [1, 2, 3])[:6], strict=True))
@@ -143,6 +144,62 @@ def test_figures_of_all_and_of_each_class_are_those_of_pycocotools(
         assert metrics[f'coco/{kind}_AP_star'] == metrics[f'coco/{kind}_AP50_star'] == -1
         assert 0.2 < metrics[f'coco/{kind}_mAP'] < 0.9
     assert metrics['coco/bbox_AP_circle'] != metrics['coco/segm_AP_circle']
+
+
+@pytest.mark.parametrize('numbers', [None, (1, 10, 500)])
+def test_all_figures_count_the_same_number_of_detections(tmp_path, log, numbers):
+    """The values are pycocotools', whose summary has mAP of 100 detections only."""
+    grid = [[20 * i, 20 * j, 10, 10] for i in range(15) for j in range(12)]
+    objects = [dict(bbox=box, category_id=1) for box in grid] + [
+        dict(bbox=[400, 400, 40 + i, 40], category_id=2) for i in range(3)
+    ]
+    common = dict(image_id=1, iscrowd=0)
+    truth = dict(
+        images=[dict(id=1, file_name='a.png', width=500, height=500)],
+        annotations=[
+            o | common | dict(id=i, area=o['bbox'][2] * o['bbox'][3])
+            for i, o in enumerate(objects, 1)
+        ],
+        categories=[dict(id=1, name='pig'), dict(id=2, name='cow')],
+    )
+    path = tmp_path / 'dense.json'
+    path.write_text(json.dumps(truth))
+    coco = COCO(str(path))
+    coco.path = path
+
+    def shifted(coco: COCO, image_id: int) -> tuple[list, list, list, list]:
+        boxes = [[x + i % 3, y, x + w, y + h] for i, (x, y, w, h) in enumerate(grid)]
+        boxes += [[401, 400, 440, 440]]
+        labels, scores = [0] * len(grid) + [1], [1 - i / 1000 for i in range(len(boxes))]
+        return boxes, np.zeros((len(boxes), 500, 500), bool), labels, scores
+
+    limit = 100 if numbers is None else 500
+    environment.require('xcit_mm.engine.coco_metric')
+    options = dict(metric='bbox', metric_items=[*NAMES, 'AR@10', f'AR@{limit}', f'AR_s@{limit}'])
+    options |= {} if numbers is None else dict(proposal_nums=numbers)
+    prefix = str(tmp_path / 'predictions')
+    metric, metrics = evaluated(coco, shifted, ('pig', 'cow'), outfile_prefix=prefix, **options)
+    predictions = json.loads((tmp_path / 'predictions.bbox.json').read_text())
+    evaluation = run_evaluator(COCOeval, truth, predictions, 'bbox', (1, 10, limit), (1, 2))
+    of_class = [
+        run_evaluator(COCOeval, truth, predictions, 'bbox', (1, 10, limit), [i]) for i in (1, 2)
+    ]
+    precision = evaluation.eval['precision'][:, :, :, 0, 2]
+    expected = dict(zip(NAMES, evaluation.stats[:6], strict=True)) | dict(mAP=precision.mean())
+    recalls = ('AR@10', f'AR@{limit}', f'AR_s@{limit}')
+    expected |= dict(zip(recalls, evaluation.stats[7:10], strict=True))
+    for i, name in enumerate(('pig', 'cow')):
+        expected |= {f'AP_{name}': precision[:, :, i].mean(), f'AP50_{name}': of_class[i].stats[1]}
+    found = {name: metrics[f'coco/bbox_{name}'] for name in expected}
+    assert found == pytest.approx(expected, abs=5.001e-4)
+    assert metrics['coco/bbox_mAP'] == pytest.approx(
+        np.mean([metrics[f'coco/bbox_AP_{name}'] for name in ('pig', 'cow')]), abs=1e-3
+    )
+    warned = [message for message in log if 'a.png with 180 of pig' in message]
+    assert len(warned) == (numbers is None)
+    (boxes,) = metric.error_tables()
+    assert boxes.confusion.sum(0)[0] == min(limit, 180)
+    assert f'At most {limit} detections' in metrics_table(metrics, [metric.note])
 
 
 def figures(coco: COCO, predictions: list[dict], kind: str, ids: list[int]) -> np.ndarray:
@@ -290,7 +347,8 @@ def test_the_precision_is_zero_if_nothing_is_detected(coco, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     metrics = evaluate(coco, nothing, **kwargs)
     assert set(metrics) == {f'coco/{kind}_{name}' for kind in KINDS for name in names}
-    assert set(metrics.values()) <= {0.0}
+    missing = {f'coco/{kind}_mAP_l' for kind in KINDS}  # no object of the shapes is large
+    assert metrics == {name: -1.0 if name in missing else 0.0 for name in metrics}
 
 
 def iou_metric(classes: tuple[str, ...], **kwargs):

@@ -25,8 +25,7 @@ from xcit_mm.datasets.decode import (
     image_loader,
 )
 from xcit_mm.datasets.multiband import NOT_FINITE, LoadMultiband
-from xcit_mm.engine.data.sampler import SampleRequest
-from xcit_mm.engine.data.samples import Samples, TrainingSamples
+from xcit_mm.datasets.samples import SampleRequest, Samples, TrainingSamples
 from xcit_mm.environment import require_framework
 from xcit_mm.inference.model import _test_pipeline
 from xcit_mm.large_images.scene_transforms import DIRECTIONS, FlipAndTurn, OpenImage

@@ -22,8 +22,7 @@ from xcit_mm.config.load import load_config
 from xcit_mm.datasets.audit import check_dataset
 from xcit_mm.datasets.band_statistics import band_statistics
 from xcit_mm.datasets.decode import SampleError
-from xcit_mm.engine.data.sampler import SampleRequest
-from xcit_mm.engine.data.samples import TrainingSamples
+from xcit_mm.datasets.samples import SampleRequest, TrainingSamples
 from xcit_mm.environment import require_framework
 from xcit_mm.large_images import drawn_windows, scene_transforms
 from xcit_mm.large_images.read_window import ReadWindow

@@ -12,8 +12,7 @@ from mmengine.registry import DATASETS, DefaultScope
 
 from xcit_mm import UserError
 from xcit_mm.datasets.decode import SampleError
-from xcit_mm.engine.data.sampler import SampleRequest
-from xcit_mm.engine.data.samples import TrainingSamples
+from xcit_mm.datasets.samples import SampleRequest, TrainingSamples
 from xcit_mm.environment import require_framework
 from xcit_mm.large_images.read_window import ReadWindow
 from xcit_mm.scenes.geometry import Window

@@ -21,7 +21,7 @@ from .aligned_maps import align_maps
 from .image_classes import use_folders_as_classes
 from .image_rules import IMAGES_SCOPE
 from .streaming import predict_in_dtype, stream_in_dtype, use_stream
-from .tree import class_name, replace_nodes, typed_nodes
+from .tree import class_name, replace_nodes, split_datasets, typed_nodes
 from .tta import use_tta
 
 # Our classes do the same, and survive an interruption, a bad sample or a full disk. The classes for
@@ -64,7 +64,7 @@ def adapt(cfg: Config) -> list[str]:
     Edits ``cfg`` and returns sentences for the log. A config of ``configs/`` needs no edit.
     """
     notes = _use_our_classes(cfg) + align_maps(cfg) + _add_runtime(cfg) + use_stream(cfg)
-    notes += _fill_windows(cfg)
+    notes += _fill_windows(cfg) + _without_palettes(cfg)
     return notes + _without_panoptic_quality(cfg) + _adapt_workers(cfg)
 
 
@@ -184,6 +184,18 @@ def _add_runtime(cfg: Config) -> list[str]:
     if 'max_bad_share' not in cfg:
         cfg.max_bad_share = runtime.max_bad_share
         notes.append(f'max_bad_share={cfg.max_bad_share} is added.')
+    return notes
+
+
+def _without_palettes(cfg: Config) -> list[str]:
+    """Let mmseg choose colors where ``palette=None``, which mmdet allows, asks for it."""
+    notes = []
+    for split in ('train', 'val', 'test') if cfg.get('default_scope') == 'mmseg' else ():
+        for dataset in split_datasets(cfg, split):
+            metainfo = dataset.get('metainfo')
+            if isinstance(metainfo, dict) and metainfo.get('palette', ()) is None:
+                metainfo['palette'] = []
+                notes.append(f'{split} data: metainfo.palette=[], because mmseg refuses None.')
     return notes
 
 

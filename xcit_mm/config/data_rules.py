@@ -80,8 +80,16 @@ def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
     for split in splits:
         for dataset in split_datasets(cfg, split):
             kind = dataset_class(dataset, cfg.default_scope)
-            info = {**getattr(kind, 'METAINFO', {}), **(dataset.get('metainfo') or {})}
+            own = dataset.get('metainfo') or {}
+            if not isinstance(own, dict):
+                raise UserError(
+                    f'{split} data: metainfo={own!r} is not a dict, such as '
+                    "dict(classes=('cat', 'dog'))"
+                )
+            info = {**getattr(kind, 'METAINFO', {}), **own}
             classes = _class_names(info.get('classes'), split)
+            if 'BaseSegDataset' in _bases(kind):
+                _check_as_mmseg(kind, own, classes, split)
             if classes is None:
                 continue
             if 'thing_classes' in info:  # the heads of a panoptic model share the classes
@@ -114,8 +122,7 @@ def _require_images(cfg: Config, split: str, dataset: dict) -> list[str]:
     kind = dataset_class(dataset, cfg.default_scope)
     prefix = (dataset.get('data_prefix') or {}).get('img_path')
     is_listed = prefix and not dataset.get('ann_file')
-    bases = [base.__name__ for base in getattr(kind, '__mro__', ())]  # mmseg takes seconds
-    if 'BaseSegDataset' not in bases or not is_listed:
+    if 'BaseSegDataset' not in _bases(kind) or not is_listed:
         return []
     suffix = dataset.get('img_suffix') or default_of(kind, 'img_suffix')
     folder = Path(dataset.get('data_root') or '', prefix)
@@ -146,6 +153,32 @@ def _require_images(cfg: Config, split: str, dataset: dict) -> list[str]:
         f'{split} data: {folder} has no images *{suffix}{found}: set img_suffix of the dataset, '
         'and seg_map_suffix for its labels'
     )
+
+
+def _bases(kind: type | None) -> list[str]:
+    """Return the names of a class and its bases, because to import mmseg takes seconds."""
+    return [base.__name__ for base in getattr(kind, '__mro__', ())]
+
+
+def _check_as_mmseg(kind: type, own: Mapping, classes: Sequence[str] | None, split: str) -> None:
+    """Refuse what the constructor of a dataset of mmseg fails at."""
+    if not classes:
+        raise UserError(
+            f'{split} data: the dataset has no classes: write '
+            "metainfo=dict(classes=('background', 'road')) with your classes"
+        )
+    of_kind = kind.METAINFO.get('classes') or classes
+    if unknown := [name for name in classes if name not in of_kind]:
+        raise UserError(
+            f'{split} data: {unknown[0]} is not one of the {len(of_kind)} classes of '
+            f"{kind.__name__}: write type='BaseSegDataset' for classes of your own"
+        )
+    palette = own.get('palette', kind.METAINFO.get('palette')) or ()
+    if palette and len(palette) not in (len(classes), len(of_kind)):
+        raise UserError(
+            f'{split} data: metainfo.palette has {len(palette)} colors for {len(classes)} classes '
+            f'({", ".join(classes)}): write one for each, or palette=[] to have them chosen'
+        )
 
 
 def _paths(dataset: dict) -> Iterator[tuple[str, Path]]:

@@ -61,6 +61,16 @@ def leaf_datasets(dataset: dict) -> Iterator[dict]:
         yield from leaf_datasets(wrapped)
 
 
+def sampled_datasets(dataset: dict) -> Iterator[dict]:
+    """Yield the datasets whose pipelines end with a sample, inside those that have no pipeline."""
+    inner = dataset.get('dataset') or dataset.get('datasets')
+    if not inner or dataset.get('pipeline'):
+        yield dataset
+        return
+    for wrapped in [inner] if isinstance(inner, dict) else inner:
+        yield from sampled_datasets(wrapped)
+
+
 def pipeline_of_test_set(cfg: Config) -> list[dict]:
     """Return the transforms of the images that are evaluated, or raise a UserError."""
     dataset = cfg.test_dataloader.dataset

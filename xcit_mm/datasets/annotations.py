@@ -67,6 +67,7 @@ FIELDS = {
     'annotations': {'id': ID, 'image_id': ID, 'category_id': ID},
     'categories': {'id': ID, 'name': (str,)},
 }
+FLAGS = ('iscrowd', 'ignore')  # of an annotation; a text such as '0' would count as true
 SEGMENTS = 'segments_info'
 PANOPTIC_FIELDS = {
     'images': FIELDS['images'],
@@ -258,6 +259,13 @@ def _check_entries(entries: Any, name: str, fields: dict[str, tuple[type, ...]])
             short, long = sorted((width, height))
             if short < 1 or long > MAX_SIDE:
                 raise ValueError(f'{name}[{index}] has the size {width}x{height}')
+        for flag in FLAGS:
+            if type(entry.get(flag)) in (float, str):
+                number = _whole_number(entry[flag])
+                if number not in (0, 1):
+                    raise ValueError(f'{name}[{index}] has the {flag} {entry[flag]!r}, not 0 or 1')
+                entry[flag] = number
+                converted[f'{name}.{flag}'] = None
         first = by_id.setdefault(entry['id'], entry) if 'id' in fields else entry
         if first is not entry and (name != 'images' or first != entry):
             as_number = '' if own_id == entry['id'] else f', as a number {entry["id"]},'

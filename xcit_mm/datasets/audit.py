@@ -20,23 +20,34 @@ from rich.progress import track
 from torch.utils.data import DataLoader, Dataset
 
 from ..config.data_rules import check_classes, check_data
-from ..config.tree import class_name, split_datasets, typed_nodes
+from ..config.tree import class_name, sampled_datasets, split_datasets, typed_nodes
 from ..environment import quiet, require_framework
 from ..errors import UserError, printable, reason
 from ..finder import images_beside
 from .annotations import LOST_SHARE, STOPS
 from .decode import UNREADABLE, BadImageError, LoadImage, image_loader
+from .examples import (
+    LABELS,
+    ExampleCounter,
+    Examples,
+    few_predictions,
+    is_measured,
+    missing_classes,
+    refusal,
+)
 from .height_labels import HeightRule
 from .labels import LabelRule
+from .sample_check import PIPELINE_FAILS, SampleCheck
+from .samples import seed_all
 
 SPLITS = ('train', 'val', 'test')
 NO_CLASS = 'labels of no class'
 DARK = 'nearly black, as 12 bits and values from 0 to 1 are when they are read as 8 bits'
+SKIPPED = 'skipped'
 DARKEST = 15  # of 255: the largest value of 12 bits in the upper half of 16
 NO_LOGARITHM = 'heights that the loss cannot use'
 MAX_LISTED = 5  # labels of an image
-# The transforms that read labels, and those that read segments, objects or heights.
-LABELS = ('LoadAnnotations', 'OpenLabels')
+# The transforms that read segments, objects or heights.
 SEGMENTS = ('LoadPanoptic', 'LoadObjects', 'LoadHeights')
 
 
@@ -61,12 +72,14 @@ class Report:
         images: The number of images of each split.
         remarks: What was converted in the annotation files, and which images are not used.
         findings: The problems of images and annotations.
+        examples: The number of objects, pixels or images of each class in each split.
         failures: The reasons why a run would stop.
     """
 
     images: dict[str, int]
     remarks: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    examples: dict[str, dict[str, int]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
 
@@ -75,6 +88,7 @@ def check_dataset(
 ) -> Report:
     """Read every image and annotation of an adapted config as a run would.
 
+    Each sample goes through the pipeline and the model's preprocessor once.
     A test set that is the validation set is checked once. Without ``workers``, one process per core
     reads.
     """
@@ -91,19 +105,37 @@ def check_dataset(
 
     workers = number_of_cores() if workers is None else workers
     report, listed = Report(dict.fromkeys(datasets, 0), remarks), []
+    examples, classes = {}, ()
     for split, leaves in datasets.items():
+        sampled = [*sampled_datasets(cfg[f'{split}_dataloader'].dataset)]
         for leaf in leaves:
             dataset = _read_annotations(cfg, split, leaf, report)
-            if dataset is not None:
-                listed += _listed_files(dataset)
-                # Of a dataset of windows, the scenes.
-                images = dataset.scenes() if hasattr(dataset, 'scenes') else dataset
-                _read_images(cfg, split, images, workers, report)
+            if dataset is None:
+                continue
+            listed += _listed_files(dataset)
+            # Of a dataset of windows, the scenes.
+            images = dataset.scenes() if hasattr(dataset, 'scenes') else dataset
+            check = SampleCheck(cfg, split, dataset) if leaf in sampled else None
+            counted = _read(_Images(cfg, split, images, check), workers, report)
+            if counted is not None:
+                examples[split] = examples[split] + counted if split in examples else counted
+                classes = dataset.metainfo['classes']
+        for mixing in sampled:
+            if mixing not in leaves and not report.failures:
+                with quiet():
+                    mixed = DATASETS.build(mixing)
+                check = SampleCheck(cfg, split, mixed)
+                _read(_Samples(split, mixed, check), workers, report)
     if unlisted := images_beside(listed):
         report.remarks.append(
             f'{len(unlisted)} images beside those of the annotation files are not listed in them, '
             f'such as {unlisted[0]}'
         )
+    for split, of_split in examples.items():
+        report.examples[split] = dict(zip(classes, of_split.counts.tolist(), strict=True))
+        why = refusal(split, of_split, classes) if is_measured(cfg, split) else ''
+        report.failures += [why] if why else []
+    report.remarks += missing_classes(examples, classes) + few_predictions(cfg, examples)
     report.findings.sort(key=lambda f: (SPLITS.index(f.split), f.kind, f.consequence, f.file))
 
     stopping = Counter((f.split, f.kind) for f in report.findings if f.consequence == STOPS)
@@ -172,35 +204,78 @@ def _listed_files(dataset: Any) -> list[Path]:
     return [Path(dataset.data_prefix['img'], image['file_name']) for image in images]
 
 
-def _read_images(cfg: Config, split: str, dataset: Any, workers: int, report: Report) -> None:
+@dataclass(frozen=True)  # PyTorch would turn arrays in a tuple into tensors
+class _Seen:
+    """What is found out about an image."""
+
+    findings: list[Finding]
+    examples: Examples | None = None
+
+
+def _read(parts: '_Samples', workers: int, report: Report) -> Examples | None:
+    """Report on all parts of a dataset, and return the sum of their examples."""
     loader = DataLoader(
-        _FindingsOfImages(cfg, split, dataset),
+        parts,
         batch_size=None,
         num_workers=workers,
         prefetch_factor=1,
         multiprocessing_context=get_all_start_methods()[0],
     )
-    done = 0
+    done, examples = 0, None
     try:
-        for findings in track(loader, f'Reading {split}', console=Console(stderr=True)):
-            report.findings += findings
+        for seen in track(loader, f'{parts.verb} {parts.split}', console=Console(stderr=True)):
+            report.findings += seen.findings
             done += 1
+            if seen.examples is not None:
+                examples = seen.examples if examples is None else examples + seen.examples
     except RuntimeError as error:  # a worker has at most one image
-        infos = map(dataset.get_data_info, range(len(dataset))[done : done + workers])
+        infos = map(parts.dataset.get_data_info, range(len(parts))[done : done + workers])
         files = ', '.join(str(info['img_path']) for info in infos)
         raise UserError(
-            f'{split}: a process crashed ({reason(error)}) on one of {files}: remove that '
+            f'{parts.split}: a process crashed ({reason(error)}) on one of {files}: remove that '
             'image; --workers 1 shows which it is'
         ) from None
-    report.images[split] += done
+    report.images[parts.split] += done * isinstance(parts, _Images)
+    return examples
 
 
-class _FindingsOfImages(Dataset):
-    """The findings of each image of a dataset."""
+class _Samples(Dataset):
+    """The problems that a run has with each sample of a dataset."""
 
-    def __init__(self, cfg: Config, split: str, dataset: Any) -> None:
-        self.split = split
-        self.dataset = dataset
+    verb = 'Trying'
+
+    def __init__(self, split: str, dataset: Any, check: SampleCheck | None) -> None:
+        self.split, self.dataset, self._check = split, dataset, check
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> _Seen:
+        cv2.setNumThreads(0)  # the workers share the cores
+        return _Seen(self._of_sample(index))
+
+    def _of_sample(self, index: int) -> list[Finding]:
+        # A dataset of windows may have fewer windows than scenes.
+        if self._check is None or index >= len(self._check):
+            return []
+        seed_all(index)
+        problem = self._check(index)
+        if problem is None:
+            return []
+        kind, file, detail = problem
+        is_bad = kind == PIPELINE_FAILS
+        consequence = SKIPPED if is_bad and self.split == 'train' else STOPS
+        return [Finding(self.split, kind, consequence, file, None, detail, is_bad)]
+
+
+class _Images(_Samples):
+    """The findings of each image of a dataset, and its examples."""
+
+    verb = 'Reading'
+
+    def __init__(self, cfg: Config, split: str, dataset: Any, check: SampleCheck | None) -> None:
+        super().__init__(split, dataset, check)
+        self.count = ExampleCounter(dataset)
         transforms = dataset.pipeline.transforms
         self.open = next((t for t in transforms if type(t).__name__ == 'OpenImage'), None)
         self.load = self.open or image_loader(dataset)
@@ -209,35 +284,43 @@ class _FindingsOfImages(Dataset):
         head = cfg.get('model', {}).get('decode_head')
         self.head = head[-1] if isinstance(head, (list, tuple)) else head
 
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> list[Finding]:
-        cv2.setNumThreads(0)  # the workers share the cores
+    def __getitem__(self, index: int) -> _Seen:
+        cv2.setNumThreads(0)
         info = self.dataset.get_data_info(index)
+        examples = self.count.in_list(info)
+        finding, info = self._of_file(info)
+        if examples is None and finding is None:
+            examples = self.count.in_labels(info)
+        is_usable = finding is None or (not finding.is_bad and finding.consequence != STOPS)
+        findings = self._of_sample(index) if is_usable else []
+        return _Seen([finding, *findings] if finding else findings, examples)
+
+    def _of_file(self, info: dict) -> tuple[Finding | None, dict]:
+        """Return what is wrong with an image or its labels, and what was loaded."""
         file = str(info['img_path'])
         try:
             info = self.load(info)
-            for load in self.load_segments:
-                load(info)
+            for load in (*self.load_segments, *(self.load_labels if self.head else ())):
+                info = load(info)
             checks = {NO_LOGARITHM: self._wrong_heights, NO_CLASS: self._wrong_labels}
             for kind, check in checks.items() if self.head else ():
                 if detail := check(info):
-                    return [Finding(self.split, kind, STOPS, file, None, detail)]
+                    return Finding(self.split, kind, STOPS, file, None, detail), info
         except Exception as error:  # decoders and transforms raise many kinds
             is_known = isinstance(error, BadImageError)
             kind, detail = error.args if is_known else (UNREADABLE, reason(error))
-            consequence = 'skipped' if self.split == 'train' else STOPS
-            return [Finding(self.split, kind, consequence, file, None, detail, True)]
+            consequence = SKIPPED if self.split == 'train' else STOPS
+            return Finding(self.split, kind, consequence, file, None, detail, True), info
         if self.open:
             try:
                 self.open.read_through(info)
             except Exception as error:  # in a step, when no other image can replace it
-                return [Finding(self.split, UNREADABLE, STOPS, file, None, reason(error), True)]
+                finding = Finding(self.split, UNREADABLE, STOPS, file, None, reason(error), True)
+                return finding, info
         elif type(self.load) is LoadImage and (largest := info['img'].max()) <= DARKEST:
             detail = f'its largest value is {largest:g} of 255 (see docs/own_data.md)'
-            return [Finding(self.split, DARK, 'used as it is', file, None, detail)]
-        return []
+            return Finding(self.split, DARK, 'used as it is', file, None, detail), info
+        return None, info
 
     def _wrong_heights(self, info: dict) -> str:
         """Describe a height at which ``LabelCheckHook`` would stop the run."""
@@ -249,8 +332,6 @@ class _FindingsOfImages(Dataset):
 
     def _wrong_labels(self, info: dict) -> str:
         """Describe the labels at which ``LabelCheckHook`` would stop the run."""
-        for load in self.load_labels:
-            info = load(info)
         labels = info.get('gt_seg_map', np.zeros(0))
         if 'label_windows' in info:
             labels = np.flatnonzero(info['label_windows'].counts)

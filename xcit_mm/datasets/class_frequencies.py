@@ -13,9 +13,8 @@ from torch.utils.data import Dataset
 
 from ..config.tree import class_name, dicts, leaf_datasets, typed_nodes
 from ..errors import MAX_LINE, UserError, one_line, printable, reason
-from .audit import LABELS
 from .band_statistics import read_in_parallel, training_data
-from .decode import image_loader
+from .examples import IMAGES, ExampleCounter, Examples
 
 RARE = 0.5  # of the images of the median class; a class in fewer images is repeated
 NO_LOSS = 'No loss of the model has a weight for each class of pixels.'
@@ -113,68 +112,28 @@ def class_frequencies(cfg: Config, workers: int | None = None) -> ClassFrequenci
     )
 
 
-@dataclass(frozen=True)  # PyTorch would turn the arrays in a tuple into tensors
-class _Counts:
-    """What is counted in some images."""
-
-    unit: str
-    counts: np.ndarray  # pixels or objects of each class
-    images: np.ndarray  # with each class
-    around: np.ndarray  # the pixels of all classes in these images
-    number: int
-
-    @classmethod
-    def of(cls, unit: str, counts: np.ndarray) -> '_Counts':
-        """Return what is counted in one image."""
-        has = (counts > 0).astype(np.int64)
-        return cls(unit, counts, has, has * counts.sum(), 1)
-
-    def __add__(self, other: '_Counts') -> '_Counts':
-        pairs = ('counts', 'images', 'around', 'number')
-        return _Counts(self.unit, *(getattr(self, n) + getattr(other, n) for n in pairs))
-
-
 class _Images(Dataset):
-    """The counts of each image of a dataset, or what is wrong with it."""
+    """The examples in each image of a dataset, or what is wrong with it."""
 
     def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-        self._num_classes = len(dataset.metainfo.get('classes') or ())
-        transforms = dataset.pipeline.transforms
-        of_kind = {type(transform).__name__: transform for transform in transforms}
-        self._open = of_kind.get('OpenImage')
-        self._labels = next((of_kind[name] for name in LABELS if name in of_kind), None)
+        self._dataset, self._count = dataset, ExampleCounter(dataset)
 
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __getitem__(self, index: int) -> _Counts | str:
+    def __getitem__(self, index: int) -> Examples | str:
         cv2.setNumThreads(0)  # the workers share the cores
         info = self._dataset.get_data_info(index)
-        if 'instances' in info:
-            labels = [i['bbox_label'] for i in info['instances'] if not i['ignore_flag']]
-            counts = np.bincount(np.array(labels, np.int64), minlength=self._num_classes)
-            return _Counts.of('objects', counts)
-        if self._labels is None or 'seg_map_path' not in info:
-            raise UserError('the training data has neither objects nor label images to count')
         try:
-            counts = self._pixels(info)
+            examples = self._count(info)
         except Exception as error:  # decoders raise many kinds
             return f'{info["seg_map_path"]}: {reason(error)}'
-        missing = max(0, self._num_classes - len(counts))
-        return _Counts.of('pixels', np.pad(counts, (0, missing))[: self._num_classes])
-
-    def _pixels(self, info: dict) -> np.ndarray:
-        """Return the number of pixels of each label."""
-        load = self._open or image_loader(self._dataset)
-        info = self._labels(load(info))
-        if 'label_windows' in info:
-            return info['label_windows'].counts
-        labels = info['gt_seg_map']
-        return np.bincount(labels[(labels >= 0) & (labels < self._num_classes)].ravel())
+        if examples is None or examples.unit == IMAGES:
+            raise UserError('the training data has neither objects nor label images to count')
+        return examples
 
 
-def _weights(cfg: Config, total: _Counts) -> tuple[np.ndarray, str, str]:
+def _weights(cfg: Config, total: Examples) -> tuple[np.ndarray, str, str]:
     occurs = total.counts > 0
     frequencies = total.counts[occurs] / total.around[occurs]
     weights = np.ones(len(occurs))  # also of a class that never occurs
@@ -198,7 +157,7 @@ def _weights(cfg: Config, total: _Counts) -> tuple[np.ndarray, str, str]:
     )
 
 
-def _repeats(cfg: Config, total: _Counts) -> tuple[np.ndarray, str, str]:
+def _repeats(cfg: Config, total: Examples) -> tuple[np.ndarray, str, str]:
     shares = total.images[total.images > 0] / total.number
     limit = float(f'{RARE * np.median(shares):.4g}') if len(shares) else 0.0
     with np.errstate(divide='ignore'):

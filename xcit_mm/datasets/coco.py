@@ -15,6 +15,7 @@ from ..errors import UserError, did_you_mean, printable
 from . import annotations as problems
 from .annotations import REMEDY, Problem
 from .decode import SampleError
+from .examples import Examples, examples_in_lists
 
 NO_MASKS = 'train a model without masks, or add the masks'
 CAUSES = {
@@ -36,6 +37,7 @@ class CheckedCocoDataset(CocoDataset):
 
     Attributes:
         problems: The problems of the annotation file.
+        examples: The objects of each class.
         remark: A sentence on numbers that were converted when it was read, or ''.
 
     Raises:
@@ -45,6 +47,7 @@ class CheckedCocoDataset(CocoDataset):
 
     problems: list[Problem]
     remark: str
+    examples: Examples
     # The likely causes if many annotations have the same problem, or are not inside their images.
     causes = CAUSES
     not_inside = (
@@ -146,6 +149,7 @@ class CheckedCocoDataset(CocoDataset):
                 f'{self.ann_file}: none of its {len(self.data_list)} images is left'
                 f'{f": {cause}" if cause else ""}; {REMEDY}'
             )
+        self.examples = examples_in_lists(kept, len(self.metainfo['classes']))
         return kept
 
     def misplaced(self, max_share: float) -> str | None:

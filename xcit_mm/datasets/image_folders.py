@@ -10,6 +10,7 @@ from mmengine.registry import DATASETS
 
 from ..errors import UserError, printable
 from ..finder import IMAGE_SUFFIXES, LeftOut, find_files, subfolders
+from .examples import examples_in_lists
 
 
 @DATASETS.register_module()
@@ -61,6 +62,7 @@ class ClassFolders(BaseDataset):
                     'class, or remove it'
                 )
             samples += [dict(img_path=str(f), gt_label=classes.index(name)) for f in files]
+        self.examples = examples_in_lists(samples, len(classes))
         return samples
 
 

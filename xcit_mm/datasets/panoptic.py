@@ -19,6 +19,7 @@ from . import annotations as problems
 from .annotations import Problem
 from .coco import CheckedCocoDataset, indexed, log_problems, require_classes
 from .decode import BadImageError
+from .examples import Examples, examples_in_lists
 from .segment_ids import segment_ids
 
 IGNORED = 255  # mmdet's label of a pixel of no segment
@@ -47,6 +48,7 @@ class CheckedPanopticDataset(CocoPanopticDataset):
 
     Attributes:
         problems: The segments and images that training leaves out.
+        examples: The segments of each class.
         remark: See ``CheckedCocoDataset``.
 
     Raises:
@@ -56,6 +58,7 @@ class CheckedPanopticDataset(CocoPanopticDataset):
 
     problems: list[Problem]
     remark: str
+    examples: Examples
 
     def COCOAPI(self, path: str) -> COCOPanoptic:  # noqa: N802  mmdet calls it to read the file
         content, self.remark = problems.read_panoptic_annotations(path)
@@ -112,6 +115,7 @@ class CheckedPanopticDataset(CocoPanopticDataset):
                 f'{self.ann_file}: none of its {len(self.data_list)} images is left: they have no '
                 'annotation or no things, or are smaller than filter_cfg.min_size'
             )
+        self.examples = examples_in_lists(kept, len(self.metainfo['classes']))
         return kept
 
     consequence = CheckedCocoDataset.consequence

@@ -24,10 +24,10 @@ from mmengine.runner import Runner
 
 from ..config.rules import AUTO, check_single_images
 from ..config.tree import class_name, typed_nodes
+from ..datasets.samples import seed_all
 from ..errors import UserError, is_out_of_memory, reason
 from ..large_images.free_memory import free_memory
 from ..processes import cpu_group, together
-from .data.sampler import seed_all
 
 LOADER = 'train_dataloader'
 IN_PROCESS = dict(batch_size=1, num_workers=0, timeout=0)

@@ -12,6 +12,7 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, Tes
 from mmengine.runner.amp import autocast
 from torch import nn
 
+from ..datasets.samples import BadSample, seed_all
 from ..device import DTYPES
 from ..errors import UserError
 from ..fusion import FusedCopy
@@ -19,8 +20,6 @@ from ..processes import cpu_group
 from ..run_files import set_run_aside
 from .checkpoints.training_state import RECIPE, STEP_LAYOUT
 from .data.loader import training_loader
-from .data.sampler import seed_all
-from .data.samples import BadSample
 from .distributed import unwrapped
 from .recipe import compare_recipes, recipe_of
 from .same_sizes import predict_by_size

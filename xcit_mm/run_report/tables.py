@@ -1,7 +1,7 @@
 """The metrics of a run as a table for the log, and as JSON."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 
@@ -28,8 +28,8 @@ TABLES = (
 )
 
 
-def metrics_table(metrics: Mapping[str, float]) -> str:
-    """Lay out the metrics of COCO as tables, and others one to a line."""
+def metrics_table(metrics: Mapping[str, float], notes: Sequence[str] = ()) -> str:
+    """Lay out the metrics of COCO as tables, and others one to a line, with notes below them."""
     rest = {name: value for name, value in metrics.items() if isinstance(value, Real)}
     rows = []
     for names, columns, form in TABLES:
@@ -49,7 +49,7 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
         f'{name:<{max(width, 8)}}' + ''.join(f'{cell:>11}' for cell in cells)
         for name, *cells in rows
     )
-    return '\n'.join(lines) or 'No metrics were computed.'
+    return '\n'.join([*lines, *notes]) or 'No metrics were computed.'
 
 
 def _table(
@@ -69,11 +69,17 @@ def _table(
     return [[corner, *columns], *rows] if rows else []
 
 
+def notes_of(evaluator: Evaluator) -> list[str]:
+    """Return what must be known to compare the metrics of an evaluation, such as their limits."""
+    return [metric.note for metric in evaluator.metrics if hasattr(metric, 'note')]
+
+
 def write_metrics(
     path: Path, config: str, checkpoint: str, metrics: Mapping[str, float], evaluator: Evaluator
 ) -> None:
     """Write the metrics of a test as JSON, with null for the IoU of a class that does not occur."""
     report = {'config': str(config), 'checkpoint': str(checkpoint), 'metrics': dict(metrics)}
+    report |= {'notes': notes} if (notes := notes_of(evaluator)) else {}
     for metric in evaluator.metrics:
         if hasattr(metric, 'class_iou'):
             items = metric.class_iou.items()

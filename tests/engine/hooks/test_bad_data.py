@@ -4,9 +4,17 @@ import re
 from collections import Counter
 
 import pytest
-from helpers.planted import BAD_SHARE, PIPELINE_FAILS, plant_ade, plant_coco, plant_coco_evaluation
+from helpers.planted import (
+    BAD_SHARE,
+    PIPELINE_FAILS,
+    edited,
+    plant_ade,
+    plant_coco,
+    plant_coco_evaluation,
+)
 from helpers.runs import DETECTOR, SEGMENTOR, options, run_script
 from helpers.toy import toy_runner
+from PIL import Image
 
 from xcit_mm import UserError
 from xcit_mm.datasets import annotations
@@ -65,6 +73,27 @@ def test_a_training_stops_before_its_first_step_if_many_annotations_are_lost(roo
     planted = plant_coco(root)
     lost = f'{planted[annotations.BROKEN_MASK]} x {annotations.BROKEN_MASK}'
     message = rf'train2017\.json: .*{lost}.* or allow this share with max_bad_share'
+    with pytest.raises(UserError, match=message):
+        train(DETECTOR, **run_arguments)
+
+
+def test_a_training_without_anything_to_learn_is_refused(root, run_arguments):
+    with edited(root / 'coco/annotations/instances_train2017.json') as content:
+        for annotation in content['annotations']:
+            annotation['iscrowd'] = 1
+    with pytest.raises(UserError, match='none of the 24 images of train has an object'):
+        train(DETECTOR, **run_arguments)
+    for path in (root / 'ade/annotations/training').iterdir():
+        Image.new('L', (160, 160), 255).save(path)
+    with pytest.raises(UserError, match='no pixel of the 20 label images of train belongs to a'):
+        train(SEGMENTOR, **run_arguments)
+
+
+def test_an_evaluation_that_would_fail_is_refused_before_the_training(root, run_arguments):
+    load = dict(type='LoadAnnotations', with_bbox=True, with_mask=True)
+    pipeline = [dict(type='LoadImage'), load, dict(type='PackDetInputs')]
+    run_arguments['options']['val_dataloader.dataset.pipeline'] = pipeline
+    message = r'val data: .*\.jpg: without scale_factor, .* does not resize: add'
     with pytest.raises(UserError, match=message):
         train(DETECTOR, **run_arguments)
 

@@ -15,6 +15,7 @@ from typing import Any
 from ...errors import UserError, printable
 from ...files import require_writable, write_files
 from ...shipped import commands
+from ..examples import Examples, missing_classes, refusal
 from .base import IGNORED, SPLITS, ForeignDataset, absolute
 from .contents import Contents, Images, read_contents, require_good
 
@@ -101,7 +102,7 @@ def convert(
     classes = _classes(dataset, contents)
     config = root / f'{re.sub(r"[^0-9A-Za-z_]", "_", absolute(root).name) or "dataset"}.py'
     files = {config: _config_text(dataset, splits, classes, base, layout.config)}
-    lines = []
+    lines, examples = [], {}
     for split, images in splits.items():
         files[root / f'{split}.json'] = json.dumps(layout.content(dataset, images, classes))
         counts = Counter(name for _, objects in images.values() for name, _ in objects)
@@ -109,6 +110,14 @@ def convert(
         num_objects = sum(counts[name] for name in classes)
         found = f'{_counted(len(images), "image")}, {_counted(num_objects, "object")}'
         lines.append(f'{split}.json: {found}: {listed}')
+        labels = [
+            [classes.index(n) for n, fields in objects if n in classes and not fields['iscrowd']]
+            for _, objects in images.values()
+        ]
+        examples[split] = Examples.of('objects', labels, len(classes))
+    if why := refusal('train', examples['train'], classes):
+        raise UserError(f'{dataset.folder}: {why}; nothing was written')
+    lines += missing_classes(examples, classes)
     lines += [f'{remark}: {count}' for remark, count in contents.remarks.items() if count]
     contents_of_files = {path: text.encode() for path, text in files.items()}
     lines.append(write_files(root, contents_of_files, [root / f'{name}.json' for name in SPLITS]))

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Sampler
 
+from ...datasets.samples import BadSample, Samples, TrainingSamples
 from ...errors import UserError, reason
 from .sampler import ResumableBatches
-from .samples import BadSample, Samples, TrainingSamples
 from .workers import Batches, init_worker, start_fork_server
 
 # How PyTorch's errors about workers start.

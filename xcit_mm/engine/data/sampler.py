@@ -1,18 +1,16 @@
-"""The order of the training data and its random numbers, which follow from the iteration."""
+"""The order of the training data, which follows from the iteration."""
 
-import hashlib
-import random
 from collections.abc import Iterator, Sequence, Sized
 from itertools import cycle, islice
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from mmengine.dataset import DefaultSampler
 from mmengine.dist import all_reduce, get_rank, get_world_size
 from mmengine.registry import DATA_SAMPLERS
 from torch.utils.data import BatchSampler, Sampler
 
+from ...datasets.samples import SampleRequest
 from ...errors import ArgumentError, UserError
 
 # Samplers without an end, by name, because some exist only where mmdet is installed.
@@ -58,13 +56,6 @@ class RepeatedSampler(DefaultSampler):
         views = order.repeat_interleave(self.repeats)
         views = views.repeat(-(-self.total_size // len(views)))[: self.total_size]
         return iter(views[self.rank :: self.world_size].tolist())
-
-
-class SampleRequest(NamedTuple):
-    """A sample to load, and its position in the run, from which its augmentation follows."""
-
-    index: int
-    position: tuple[int, ...]
 
 
 class ResumableBatches(Sampler):
@@ -119,15 +110,3 @@ class ResumableBatches(Sampler):
                 )
             yield from islice(cycle(share), self.length)
             epoch += 1
-
-
-def seed_all(*position: int) -> None:
-    """Seed Python, NumPy and PyTorch, on all devices, for one position of a run.
-
-    Positions that differ in any number, or in their length, have unrelated random numbers.
-    """
-    digest = hashlib.blake2b(repr(position).encode(), digest_size=8).digest()
-    seed = int.from_bytes(digest, 'little')
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # its largest seed
-    torch.manual_seed(seed % 2**63)

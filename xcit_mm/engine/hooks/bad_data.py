@@ -8,10 +8,18 @@ from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, Runner
 
 from ...datasets.annotations import LOST_SHARE, REMEDY
+from ...datasets.examples import (
+    examples_of,
+    few_predictions,
+    is_measured,
+    missing_classes,
+    refusal,
+)
+from ...datasets.sample_check import SampleCheck
+from ...datasets.samples import BadSample, kept_random_state
 from ...errors import UserError
 from ...processes import cpu_group
 from ..checkpoints.training_state import BAD_DATA
-from ..data.samples import BadSample
 from . import order
 
 INTERVAL = 50  # iterations after which the processes exchange and log their bad samples
@@ -22,7 +30,9 @@ class BadDataHook(Hook):
     """Name, once, every bad sample that was replaced in training.
 
     Stops the run if more of the training data is bad than the config's ``max_bad_share``, and
-    before the run if so many annotations are lost that the file probably has another format.
+    before the run if so many annotations are lost that the file probably has another format, if
+    there is nothing to learn or to measure, or if an evaluation would fail at its first image.
+    Before the run, it also names the classes that have no example.
     """
 
     priority = order.BAD_DATA
@@ -31,6 +41,10 @@ class BadDataHook(Hook):
         for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
             if isinstance(loop, BaseLoop):
                 _check_annotations(loop.dataloader.dataset, runner.cfg.max_bad_share)
+        with kept_random_state():  # from which the weights are drawn
+            sentences = _examine(runner)
+        for sentence in sentences:
+            runner.logger.warning(sentence)
 
     def before_train(self, runner: Runner) -> None:
         self._max_share = runner.cfg.max_bad_share
@@ -68,6 +82,29 @@ class BadDataHook(Hook):
 
     def _summary(self) -> str:
         return f'{len(self._bad)} of the {self._size} training samples cannot be read'
+
+
+def _examine(runner: Runner) -> list[str]:
+    """Require examples, and a first image of each evaluation, and return what is to be known."""
+    loops = dict(train=runner._train_loop, val=runner._val_loop, test=runner._test_loop)
+    found, counted, classes = [], {}, ()
+    for split, loop in loops.items():
+        if not isinstance(loop, BaseLoop):
+            continue
+        dataset = loop.dataloader.dataset
+        if split != 'train' and len(dataset):
+            problem = SampleCheck(runner.cfg, split, dataset.dataset)(0)
+            if problem is not None:
+                raise UserError(f'{split} data: {problem.file}: {problem.kind}: {problem.detail}')
+        examples, is_complete = examples_of(dataset)
+        why = '' if examples is None else refusal(split, examples, dataset.metainfo['classes'])
+        if why and is_measured(runner.cfg, split):
+            if is_complete or not examples.counts.any():
+                raise UserError(why)
+            found.append(f'In the {examples.number} label images that are read first, {why}')
+        elif examples is not None and is_complete:
+            counted[split], classes = examples, dataset.metainfo['classes']
+    return found + missing_classes(counted, classes) + few_predictions(runner.cfg, counted)
 
 
 def _check_annotations(dataset: Any, max_bad_share: float) -> None:

@@ -18,7 +18,7 @@ from ...errors import reason
 from ...files import write_json
 from ...run_files import PICTURES, POINTER, RUN_INFO
 from ...run_report import read_run, write_page
-from ...run_report.tables import metrics_table
+from ...run_report.tables import metrics_table, notes_of
 from ...shipped import commands
 from ..checkpoints.keep import WholeCheckpointHook
 from ..distributed import unwrapped
@@ -36,6 +36,7 @@ class ReportHook(Hook):
 
     def __init__(self) -> None:
         self._metrics: dict[str, float] = {}
+        self._notes: list[str] = []
 
     def before_run(self, runner: Runner) -> None:
         if mmcv_ops.is_active():
@@ -47,13 +48,13 @@ class ReportHook(Hook):
             write_json(Path(runner.work_dir, RUN_INFO), self._info)
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        self._metrics = metrics or {}
+        self._metrics, self._notes = metrics or {}, notes_of(runner.val_loop.evaluator)
 
     def after_train(self, runner: Runner) -> None:
         folder = Path(runner.work_dir)
         why = getattr(runner.train_loop, 'stop_reason', None)
         end = 'is finished.' if why is None else f'stopped early: {why}.'
-        lines = [f'The training {end}', metrics_table(self._metrics)]
+        lines = [f'The training {end}', metrics_table(self._metrics, self._notes)]
         if (folder / POINTER).is_file():
             lines.append(f'checkpoint  {(folder / POINTER).read_text("utf-8", "surrogateescape")}')
         for hook in runner.hooks:
@@ -81,7 +82,8 @@ class ReportHook(Hook):
         self._end = time.perf_counter()
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        runner.logger.info('The test is finished.\n%s', metrics_table(metrics or {}))
+        table = metrics_table(metrics or {}, notes_of(runner.test_loop.evaluator))
+        runner.logger.info('The test is finished.\n%s', table)
         number, seconds = len(runner.test_loop.dataloader.dataset), self._end - self._begin
         runner.logger.info(
             '%d images in %.1f s, %.1f images/s', number, seconds, number / max(seconds, 1e-9)

@@ -1,17 +1,28 @@
 """The samples of a dataset: a bad one is named, and in training another one replaces it."""
 
+import hashlib
+import random
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from mmcv.transforms import BaseTransform
 from torch.utils.data import Dataset
 
-from ...datasets.decode import BadImageError, SampleError
-from ...errors import UserError, one_line, printable, reason
-from .sampler import SampleRequest, seed_all
+from ..errors import UserError, one_line, printable, reason
+from .decode import BadImageError, SampleError
 
 MAX_TRIES = 10  # unreadable samples in a row after which a batch is given up
+
+
+class SampleRequest(NamedTuple):
+    """A sample to load, and its position in the run, from which its augmentation follows."""
+
+    index: int
+    position: tuple[int, ...]
 
 
 class BadSample(NamedTuple):
@@ -86,3 +97,28 @@ def _bad_sample(file: str, error: Exception) -> BadSample:
     transforms = [owner for owner in owners if isinstance(owner, BaseTransform)]
     place = f' in {one_line(repr(transforms[-1]))}' if transforms else ''
     return BadSample(file, reason(error) + place)
+
+
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """Leave the random numbers of Python, NumPy and PyTorch on the CPU as they are."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        for restore, state in zip(
+            (random.setstate, np.random.set_state, torch.set_rng_state), states, strict=True
+        ):
+            restore(state)
+
+
+def seed_all(*position: int) -> None:
+    """Seed Python, NumPy and PyTorch, on all devices, for one position of a run.
+
+    Positions that differ in any number, or in their length, have unrelated random numbers.
+    """
+    digest = hashlib.blake2b(repr(position).encode(), digest_size=8).digest()
+    seed = int.from_bytes(digest, 'little')
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # its largest seed
+    torch.manual_seed(seed % 2**63)
