@@ -35,6 +35,8 @@ ENDS = ((b'\xff\xd8', b'\xff\xd9'), (b'\x89PNG', b'IEND\xaeB`\x82'))
 EXIF_ORIENTATION = 0x0112
 MAX_BYTES = 2**31 - 1  # of an image file, the limit of OpenCV
 SILENT = 0  # a log level of OpenCV
+# OpenCV 5 moved it.
+set_log_level = cv2.setLogLevel if hasattr(cv2, 'setLogLevel') else cv2.utils.logging.setLogLevel
 NOT_RGB = 'a TIFF file that is damaged, or has other bands than RGB (see docs/multiband.md)'
 DTYPES = tuple(map(np.dtype, ('u1', '<u2', '>u2')))  # of images in arrays
 LABEL_SUFFIXES = ('.png', '.bmp', '.gif', '.jpg', '.jpeg', '.tif', '.tiff')
@@ -152,7 +154,7 @@ def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:
     if not data:
         raise BadImageError(EMPTY)
     _check_end(data)
-    level = cv2.setLogLevel(SILENT)  # the error below says what OpenCV would log
+    level = set_log_level(SILENT)  # the error below says what OpenCV would log
     try:
         encoded = np.frombuffer(data, np.uint8)
         image = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
@@ -164,7 +166,7 @@ def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:
     except cv2.error:  # more pixels than OpenCV allows
         pass
     finally:
-        cv2.setLogLevel(level)
+        set_log_level(level)
     try:
         with opened(data) as image:
             return np.ascontiguousarray(np.asarray(image.convert('RGB'))[..., ::-1])
