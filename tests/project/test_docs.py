@@ -71,6 +71,7 @@ LAUNCHERS = re.compile(r'tools/\w+\.sh')
 # What is added to commands that begin so, for them to take seconds.
 SHORTER = {
     'tools/train.py': 'train_cfg.max_iters=2 train_cfg.val_interval=2 '
+    'default_hooks.report=None default_hooks.errors=None '
     'train_dataloader.batch_size=2 train_dataloader.num_workers=0 '
     'train_dataloader.persistent_workers=False val_dataloader.num_workers=0 '
     'val_dataloader.persistent_workers=False val_dataloader.dataset.indices=1',
