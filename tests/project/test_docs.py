@@ -89,7 +89,8 @@ SHORTER = {
     'tools/test.py configs/heights': 'test_dataloader.dataset.indices=2',
     'tools/evaluate_export.py': 'test_dataloader.dataset.indices=4',
 }
-SLOW = {'docs/export.md'}  # more than a minute
+# Pages whose commands run for more than twenty seconds; make test parses them only.
+SLOW = {'docs/export.md', 'docs/heights.md', 'docs/large_images.md'}
 # Parts of commands, and what they become.
 SMALLER = {
     'make_shapes.py data/shapes': 'make_shapes.py data/shapes --num-val 12',  # all that are named
@@ -252,6 +253,18 @@ def test_the_commands_of_a_page_run(page, terminal):
             assert language in ('text', 'powershell') and not COMMAND.search(text), text
     if program:
         terminal.run(['-c', program])
+
+
+@pytest.mark.parametrize('page', sorted(SLOW))
+def test_the_commands_of_a_slow_page_are_parsed(page, terminal):
+    for language, text in blocks(page):
+        if name := re.match(r'# (\w+\.py)\n', text):
+            (terminal.folder / name[1]).write_text(text)
+        elif language == 'python':
+            compile(text, page, 'exec')
+        for command in commands(text) if language == 'bash' else ():
+            if command.startswith('tools/') and not beginning(NOT_RUN, command):
+                terminal.run(terminal._words(command), only_parse=True)
 
 
 def test_every_exception_is_of_a_command():
