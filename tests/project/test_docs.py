@@ -89,8 +89,11 @@ SHORTER = {
     'tools/test.py configs/heights': 'test_dataloader.dataset.indices=2',
     'tools/evaluate_export.py': 'test_dataloader.dataset.indices=4',
 }
-# Pages whose commands run for more than twenty seconds; make test parses them only.
-SLOW = {'docs/export.md', 'docs/heights.md', 'docs/large_images.md'}
+# Pages whose commands take more than ten seconds together; make test parses them only.
+SLOW = {
+    f'docs/{name}.md'
+    for name in ('embed', 'errors_of_a_model', 'export', 'heights', 'hub', 'large_images')
+}
 # Parts of commands, and what they become.
 SMALLER = {
     'make_shapes.py data/shapes': 'make_shapes.py data/shapes --num-val 12',  # all that are named
