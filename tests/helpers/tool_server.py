@@ -286,7 +286,7 @@ def stop_after_parsing(parser: ArgumentParser, *args: object) -> NoReturn:
     from xcit_mm.config.load import load_config
 
     parsed = vars(parse_args(parser, *args))
-    if 'config' in parsed and 'cfg_options' in parsed:
+    if parsed.get('config') and 'cfg_options' in parsed:
         load_config(parsed['config'], parsed['cfg_options'])
     sys.exit()
 

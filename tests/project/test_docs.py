@@ -92,7 +92,7 @@ SHORTER = {
 # Pages whose commands take more than ten seconds together; make test parses them only.
 SLOW = {
     f'docs/{name}.md'
-    for name in ('embed', 'errors_of_a_model', 'export', 'heights', 'hub', 'large_images')
+    for name in ('embed', 'errors_of_a_model', 'export', 'heights', 'large_images')
 }
 # Parts of commands, and what they become.
 SMALLER = {
