@@ -44,4 +44,4 @@ def _installed_path(package: str) -> str:
     spec = _find_package(package)
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f'the package {package} is not installed', name=package)
-    return list(spec.submodule_search_locations)[0]
+    return next(iter(spec.submodule_search_locations))
