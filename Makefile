@@ -2,10 +2,13 @@ PYTHON ?= python3
 VENV := .venv
 VENV_OPENMMLAB := .venv-openmmlab
 REQUIREMENTS := setup.py constraints.txt
+# CONSTRAINTS= installs the newest release of each package.
+CONSTRAINTS := -c constraints.txt
 # Two processes with a thread each.
 PYTEST = OMP_NUM_THREADS=1 $(<D)/bin/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
-# What depends on the family of packages: configs, weights, and train, test and resume of each task.
-BOTH_FAMILIES := tests/config tests/engine/test_configs.py tests/engine/test_resume.py \
+# What depends on the family of packages, configs, weights, and train, test and resume of each task,
+# and on the releases of OpenCV, NumPy and Pillow, the data.
+BOTH_FAMILIES := tests/config tests/datasets tests/engine/test_configs.py tests/engine/test_resume.py \
 	tests/engine/test_height_runs.py tests/engine/test_window_training.py \
 	tests/engine/test_pretraining_runs.py tests/engine/test_classifier_runs.py \
 	tests/engine/test_streamed_training.py tests/fusion tests/large_images/test_detection.py \
@@ -59,18 +62,18 @@ $(VENV_OPENMMLAB)/%: TESTS := test
 # The stamps come last: an installation that was interrupted starts again.
 $(VENV)/installed $(VENV_OPENMMLAB)/installed: $(REQUIREMENTS)
 	$(PYTHON) -m venv --clear $(@D)
-	$(@D)/bin/python -m pip install -c constraints.txt -e '.[$(FAMILY)]'
+	$(@D)/bin/python -m pip install $(CONSTRAINTS) -e '.[$(FAMILY)]'
 	@# mmcv asks for the OpenCV with windows; where libGL is missing, the headless one replaces it.
-	$(@D)/bin/python -c 'import cv2' 2>/dev/null || $(@D)/bin/python -m pip install -c constraints.txt \
+	$(@D)/bin/python -c 'import cv2' 2>/dev/null || $(@D)/bin/python -m pip install $(CONSTRAINTS) \
 		--force-reinstall --no-deps opencv-python-headless
 	touch $@
 
 $(VENV)/installed-tests $(VENV_OPENMMLAB)/installed-tests: %-tests: %
-	$(@D)/bin/python -m pip install -c constraints.txt -e '.[$(FAMILY),$(TESTS)]'
+	$(@D)/bin/python -m pip install $(CONSTRAINTS) -e '.[$(FAMILY),$(TESTS)]'
 	touch $@
 
 $(VENV)/installed-docs: $(VENV)/installed
-	$(VENV)/bin/python -m pip install -c constraints.txt -e '.[$(FAMILY),docs]'
+	$(VENV)/bin/python -m pip install $(CONSTRAINTS) -e '.[$(FAMILY),docs]'
 	touch $@
 
 clean:

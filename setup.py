@@ -151,7 +151,6 @@ setup(
             'mmsegmentation>=1.2.2,<1.3',
             'ftfy>=6.0',  # mmsegmentation imports both without requiring them
             'regex',
-            'setuptools<81',  # mmengine finds configs of mmdet by pkg_resources, which 81 dropped
         ],
         **tools,
         'test': test,

@@ -21,7 +21,7 @@ from filelock import FileLock
 from helpers import DATA, PATIENCE
 from helpers.random_weights import DETECTOR, SEGMENTOR, save_random_weights
 from helpers.runs import options
-from helpers.tool_server import Process
+from helpers.tool_server import Process, server_folder
 from mmengine.logging import MMLogger
 from torch import Tensor
 
@@ -44,7 +44,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not str(item.path).endswith(LONGEST))
 
 
-def pytest_sessionstart() -> None:
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if session.config.getoption('numprocesses', None):  # the processes of pytest-xdist follow
+        server_folder()
     # PyTorch starts its threads for gradients at the first backward pass. After an export it takes
     # this machine for one with GPUs, starts more of them, and forks can compute no gradients.
     torch.ones((), requires_grad=True).backward()
@@ -121,7 +123,7 @@ def trained(run_tool, shapes_root, tmp_path_factory) -> Callable[[str], tuple[Pa
         with FileLock(f'{work_dir}.lock'):
             if not printed.exists():
                 done = run_tool(
-                    'train.py', config, '--work-dir', work_dir, *options(shapes_root, 12)
+                    'train.py', config, '--work-dir', work_dir, *options(shapes_root, 12, True)
                 )
                 assert done.returncode == 0, done.stderr[-3000:]
                 printed.write_text(done.stdout + done.stderr)

@@ -25,8 +25,9 @@ environment.require('torch')
 environment.require('cv2')  # mmengine imports it, and it is what a slim machine cannot load
 environment.require('mmengine')
 
-from . import mmcv_ops  # noqa: E402  needs what was just checked
+from . import mmcv_ops, old_mmengine  # noqa: E402  need what was just checked
 
+old_mmengine.mend()
 mmcv_ops.install()
 
 from . import datasets  # noqa: E402, F401  registers the image loaders

@@ -1,5 +1,6 @@
 """What the command line and the tools change in a config."""
 
+import sys
 from difflib import unified_diff
 
 import pytest
@@ -130,14 +131,15 @@ def test_the_missing_package_of_a_custom_import_is_named(tmp_path, monkeypatch):
         load_config(tmp_path / 'own.py')
 
 
-def test_a_base_of_mmseg_is_loaded_or_refused_with_the_alternative(tmp_path):
-    """onedl-mmengine looks for it under a distribution name that onedl does not have."""
-    (tmp_path / 'own.py').write_text("_base_ = 'mmseg::_base_/default_runtime.py'")
-    if environment.installed('mmsegmentation'):
-        assert load_config(tmp_path / 'own.py').default_scope == 'mmseg'
-    else:
-        with pytest.raises(UserError, match=r'mmsegmentation is not installed.*docs/errors\.md'):
-            load_config(tmp_path / 'own.py')
+def test_a_base_of_another_package_is_found_by_the_name_of_its_module(tmp_path, monkeypatch):
+    """The original mmengine looks by pkg_resources, onedl's in a distribution that it lacks."""
+    monkeypatch.setitem(sys.modules, 'pkg_resources', None)
+    for scope in ('mmdet', 'mmseg'):
+        (tmp_path / 'own.py').write_text(f"_base_ = '{scope}::_base_/default_runtime.py'")
+        assert load_config(tmp_path / 'own.py').default_scope == scope
+    (tmp_path / 'own.py').write_text("_base_ = 'mmpose::_base_/default_runtime.py'")
+    with pytest.raises(UserError, match=r'mmpose is not installed'):
+        load_config(tmp_path / 'own.py')
 
 
 # A config of somebody else, with mmdet's names only.

@@ -246,7 +246,11 @@ def test_a_training_keeps_its_batch_over_a_resume(monkeypatch, capfd, shapes_roo
     options = [f'data_root={shapes_root}', 'train_dataloader.batch_size=auto']
     options += ['auto_scale_lr.base_batch_size=2', 'train_dataloader.num_workers=0']
     options += ['val_dataloader=None', 'val_cfg=None', 'val_evaluator=None']
-    options += ['default_hooks.checkpoint.interval=1', 'default_hooks.report=None']
+    options += [
+        'default_hooks.checkpoint.interval=1',
+        'default_hooks.report=None',
+        'default_hooks.errors=None',
+    ]
 
     def train(fits: int, updates: int, *more: str) -> Config:
         chosen = lambda step, sizes: (fits, 'planned')  # noqa: E731

@@ -8,7 +8,7 @@ import pytest
 import tifffile
 import torch
 from helpers.in_process import call_tool
-from helpers.runs import losses, weights
+from helpers.runs import UNDRAWN, losses, weights
 from PIL import Image
 
 from xcit_mm import UserError
@@ -41,6 +41,7 @@ def changes(root, **more) -> dict:
         'default_hooks.checkpoint.interval': 2,
         'default_hooks.logger.interval': 1,
         'optim_wrapper.type': 'OptimWrapper',
+        **UNDRAWN,
         **more,
     }
 

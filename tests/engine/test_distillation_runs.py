@@ -7,7 +7,7 @@ import pytest
 import timm
 import torch
 from helpers import ROOT
-from helpers.runs import steps, weights
+from helpers.runs import UNDRAWN, steps, weights
 from helpers.small_xcit import SMALL, small_xcit
 
 from xcit_mm import UserError
@@ -49,6 +49,7 @@ def options(root):
         'train_dataloader.dataset.pipeline.1.size': 64,
         'optim_wrapper.optimizer.lr': 1e-2,
         'param_scheduler.0.end': 2,
+        **UNDRAWN,
     }
 
 

@@ -48,7 +48,7 @@ def run(shapes_root, tmp_path_factory):
         f"custom_hooks = [dict(type='DumpHook', folder='{folder}')]\n"
         'randomness = dict(seed=0, diff_rank_seed=True)\n'
     )
-    arguments = ['--work-dir', folder / 'work', *options(shapes_root, NUM_ITERS)]
+    arguments = ['--work-dir', folder / 'work', *options(shapes_root, NUM_ITERS, True)]
     arguments += ['train_dataloader.batch_size=2']
     output = run_script('tools/dist_train.sh', folder / 'own.py', 2, *arguments, PYTHONPATH=folder)
     return folder, output

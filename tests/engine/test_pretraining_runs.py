@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tifffile
 import torch
-from helpers.runs import losses, weights
+from helpers.runs import UNDRAWN, losses, weights
 
 from xcit_mm import UserError, XCiT
 from xcit_mm.engine import train
@@ -39,6 +39,7 @@ def changes(root, load: dict, max_iters: int = 4) -> dict:
         'default_hooks.checkpoint.interval': 2,
         'default_hooks.logger.interval': 1,
         'optim_wrapper.type': 'OptimWrapper',
+        **UNDRAWN,
     }
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.resumed_runs import assert_same_run  # registers StopHook, too
-from helpers.runs import DETECTOR, SEGMENTOR
+from helpers.runs import DETECTOR, SEGMENTOR, UNDRAWN
 
 from xcit_mm.engine import test as evaluate
 from xcit_mm.engine import train
 
 COMMON = {
     'default_hooks.checkpoint.interval': 1,
-    'default_hooks.report': None,
+    **UNDRAWN,
     'train_dataloader.batch_size': 2,
     'val_dataloader.dataset.indices': 1,
     'env_cfg.mp_cfg.mp_start_method': 'fork',

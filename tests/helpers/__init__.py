@@ -46,6 +46,25 @@ def relative_error(value: Tensor, reference: Tensor) -> float:
     return ((value - reference).norm() / reference.norm()).item()
 
 
+def rounding_error(dtype: torch.dtype, roundings: int) -> float:
+    """Relative error of values that are rounded as often, on average.
+
+    A rounding moves a number by up to half a unit in the last place, evenly and to either side,
+    so that the squares of these errors add up.
+    """
+    return torch.finfo(dtype).eps * (roundings / 12) ** 0.5
+
+
+def network_error(network: nn.Module, dtype: torch.dtype) -> float:
+    """Relative difference of two computations of a network, each by any kernels.
+
+    A layer adds up as many products as a row of its weights has. The kernels of a processor choose
+    the order of these additions, and round at most once in each.
+    """
+    additions = sum(weight[0].numel() for weight in network.parameters() if weight.ndim > 1)
+    return rounding_error(dtype, 2 * additions)
+
+
 def assert_same_gradients(
     names: Iterable[str],
     gradients: Iterable[Tensor],

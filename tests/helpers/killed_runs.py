@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from helpers.processes import start_forks
+from helpers.runs import UNDRAWN
 from xcit_mm.engine import train
 from xcit_mm.run_files import has_checkpoints
 
@@ -23,7 +24,7 @@ OPTIONS = {
     'default_hooks.checkpoint.interval': 1,
     'default_hooks.checkpoint.max_keep_ckpts': 3,
     'default_hooks.logger.interval': 1,
-    'default_hooks.report': None,
+    **UNDRAWN,
     'train_dataloader.batch_size': 2,
     'model.backbone.drop_path_rate': 0.2,  # random numbers in the model
     'param_scheduler.0.end': 8,

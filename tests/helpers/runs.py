@@ -18,7 +18,11 @@ DETECTOR = 'configs/mask_rcnn_xcit_n12_16_shapes.py'
 SEGMENTOR = 'configs/sem_fpn_xcit_n12_16_shapes.py'
 
 
-def options(shapes_root: Path, max_iters: int) -> list[str]:
+# Hooks whose drawings take longer than the steps of a short run.
+UNDRAWN = {'default_hooks.report': None, 'default_hooks.errors': None}
+
+
+def options(shapes_root: Path, max_iters: int, drawn: bool = False) -> list[str]:
     return [
         '--cfg-options',
         f'data_root={shapes_root}',
@@ -34,6 +38,7 @@ def options(shapes_root: Path, max_iters: int) -> list[str]:
         'log_processor.window_size=1',
         'param_scheduler.0.end=8',  # the warm-up of 50 is longer than these runs
         'optim_wrapper.optimizer.lr=1e-3',  # half of it for half of the recipe's batch
+        *(f'{name}={value}' for name, value in UNDRAWN.items() if not drawn),
     ]
 
 

@@ -72,7 +72,11 @@ def scene_config(folder: Path, name: str = SEGMENTOR, **values: Any) -> Path:
         param_scheduler=[],
         auto_scale_lr=dict(base_batch_size=1),
         default_hooks=dict(
-            logger=dict(interval=1), checkpoint=dict(interval=1), report=None, pictures=None
+            logger=dict(interval=1),
+            checkpoint=dict(interval=1),
+            report=None,
+            pictures=None,
+            errors=None,
         ),
         log_processor=dict(window_size=1),
         log_level='WARNING',

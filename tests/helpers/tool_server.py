@@ -1,8 +1,8 @@
 """Tools in processes of their own, without the seconds that Python takes to import PyTorch.
 
-Every pytest process has a server, which imports PyTorch, the frameworks and xcit_mm once and forks
-a process for each tool. Such a process is like a real one in its arguments, environment, output,
-signals and exit code.
+A server imports PyTorch, the frameworks and xcit_mm once and forks a process for each tool. All
+processes of pytest-xdist share it. A forked process is like a real one in its arguments,
+environment, output, signals and exit code.
 """
 
 import atexit
@@ -158,10 +158,8 @@ def import_everything() -> None:
     Image.init()
 
 
-def serve(folder: Path) -> NoReturn:
-    """Fork a process for every request, until the process that started the server ends."""
-    gc.collect()
-    gc.freeze()  # the memory of what is imported stays shared
+def listen(folder: Path) -> socket.socket:
+    """Let processes connect, which wait until the server answers them."""
     os.environ[FOLDER] = str(folder)
     program = f'import sys\nsys.path[0] = {str(Path(__file__).parent)!r}\n'
     python = Path(forked_python())
@@ -171,6 +169,13 @@ def serve(folder: Path) -> NoReturn:
     listening.bind(str(folder / SOCKET))
     listening.listen()
     print('ready', flush=True)
+    return listening
+
+
+def serve(folder: Path, listening: socket.socket) -> NoReturn:
+    """Fork a process for every request, until the process that started the server ends."""
+    gc.collect()
+    gc.freeze()  # the memory of what is imported stays shared
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keeps no zombies
     while select.select([listening, sys.stdin], [], [])[0] == [listening]:
         connection, _ = listening.accept()
@@ -281,11 +286,13 @@ def stop_after_parsing(parser: ArgumentParser, *args: object) -> NoReturn:
     from xcit_mm.config.load import load_config
 
     parsed = vars(parse_args(parser, *args))
-    if 'config' in parsed and 'cfg_options' in parsed:
+    if parsed.get('config') and 'cfg_options' in parsed:
         load_config(parsed['config'], parsed['cfg_options'])
     sys.exit()
 
 
 if __name__ == '__main__':
+    folder = Path(sys.argv[1])
+    listening = listen(folder)
     import_everything()
-    serve(Path(sys.argv[1]))
+    serve(folder, listening)

@@ -9,7 +9,7 @@ import pytest
 import tifffile
 from helpers import ROOT
 from helpers.random_weights import SEGMENTOR, save_random_weights
-from helpers.runs import losses, options
+from helpers.runs import UNDRAWN, losses, options
 from helpers.small_xcit import SMALL
 from PIL import Image
 
@@ -79,7 +79,7 @@ def test_whole_images_of_all_bands_are_trained_and_evaluated(work_dir, root, tmp
     )
     config = tmp_path / 'scenes.py'
     config.write_text('\n'.join(f'{name} = {value!r}' for name, value in values.items()))
-    limits = {'train_cfg.max_iters': 2, 'train_cfg.val_interval': 2}
+    limits = {'train_cfg.max_iters': 2, 'train_cfg.val_interval': 2, **UNDRAWN}
     train(str(config), str(tmp_path / 'run'), options=dict(data_root=str(root), **limits))
     assert all(np.isfinite(loss) for loss in losses(tmp_path / 'run').values())
     pictures = list((tmp_path / 'run/pictures').iterdir())

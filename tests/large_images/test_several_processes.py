@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from helpers import assert_same_gradients, randomize, relative_error
+from helpers import assert_same_gradients, network_error, randomize, relative_error
 from helpers.planted_detector import dot_detector, dots
 from helpers.processes import in_processes
 from helpers.segmentors import build
@@ -35,7 +35,8 @@ def test_maps_equal_those_of_one_process(count, patch_size, tmp_path):
         expected = {dtype: backbone.to(dtype)(x[None]) for dtype, x in images.items()}
 
     def compare(rank: int) -> None:
-        for dtype, tolerance in {torch.float64: 1e-12, torch.float32: 1e-6}.items():
+        for dtype in (torch.float64, torch.float32):
+            tolerance = network_error(backbone, dtype)
             for rows in (1, None):
                 maps = stream(backbone.to(dtype), images[dtype], rows=rows)
                 for value, whole in zip(maps, expected[dtype], strict=True):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from helpers import randomize, relative_error
+from helpers import network_error, randomize, relative_error, rounding_error
 from helpers.small_xcit import SMALL, small_xcit
 
 from xcit_mm import XCiT
@@ -16,7 +16,7 @@ from xcit_mm.large_images.workspace import Workspace
 
 ODD_SIZES = (161, 75), (66, 129), (97, 97)
 STRIPES = 1, 2, 5, None
-TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-6}
+DTYPES = torch.float64, torch.float32
 
 
 def random_xcit(*args, **kwargs) -> XCiT:
@@ -41,8 +41,9 @@ def largest_error(maps: list[np.ndarray], expected: tuple[torch.Tensor, ...]) ->
 )
 def test_streamed_maps_equal_those_of_the_whole_image(arch, patch_size):
     backbone = random_xcit(arch, patch_size)
-    for dtype, tolerance in TOLERANCES.items():
+    for dtype in DTYPES:
         backbone = backbone.to(dtype)
+        tolerance = network_error(backbone, dtype)
         sizes = ODD_SIZES[:1] if arch == 'm24' else ODD_SIZES  # of which the others show all
         for size, one in zip(sizes, STRIPES, strict=False):
             image = torch.randn(3, *size, dtype=dtype)
@@ -56,7 +57,8 @@ def test_streamed_maps_equal_those_of_the_whole_image(arch, patch_size):
 def test_many_tokens_which_are_multiplied_in_the_gram_form():
     backbone = random_xcit('n12', 8)
     image = torch.randn(3, 250, 347)
-    assert largest_error(stream(backbone, image), whole_maps(backbone, image)) <= 1e-6
+    error = largest_error(stream(backbone, image), whole_maps(backbone, image))
+    assert error <= network_error(backbone, torch.float32)
 
 
 def test_tiles_of_columns_equal_the_whole_image(monkeypatch):
@@ -67,7 +69,8 @@ def test_tiles_of_columns_equal_the_whole_image(monkeypatch):
     image = torch.randn(3, 123, 161)
     maps = stream(backbone, image)
     assert len(maps) == 3
-    assert largest_error(maps, whole_maps(backbone, image)) <= 1e-6
+    error = largest_error(maps, whole_maps(backbone, image))
+    assert error <= network_error(backbone, torch.float32)
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
@@ -81,7 +84,9 @@ def test_16_bits_lose_no_more_than_the_whole_image(dtype):
     assert {m.dtype for m in maps} == {
         np.dtype('float32' if dtype == torch.bfloat16 else 'float16')
     }
-    assert largest_error(maps, exact) <= 1.02 * largest_error(whole, exact)
+    # A stream rounds, in each layer, the matrix of the attention and the tokens that it stores.
+    more = rounding_error(dtype, 2 * len(backbone.blocks))
+    assert largest_error(maps, exact) <= largest_error(whole, exact) + more
 
 
 def test_tokens_that_the_gram_form_cannot_multiply_are_multiplied_in_float64():
@@ -94,7 +99,8 @@ def test_tokens_that_the_gram_form_cannot_multiply_are_multiplied_in_float64():
     exact = whole_maps(backbone.double(), image.double())
     backbone, image = backbone.float(), image.float()
     whole = [m[0].numpy() for m in whole_maps(backbone, image)]
-    assert largest_error(stream(backbone, image), exact) <= 2 * largest_error(whole, exact)
+    error = largest_error(stream(backbone, image), exact)
+    assert error <= 2 * largest_error(whole, exact)  # one binary digit
 
 
 def test_files_give_the_same_bits_as_memory(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from helpers import randomize, relative_error
+from helpers import randomize, relative_error, rounding_error
 from helpers.processes import in_processes
 from helpers.small_xcit import small_xcit
 from torch import Tensor, nn
@@ -214,7 +214,9 @@ def test_bfloat16_loses_no_more_than_the_whole_image():
             )
             whole = error(taken(backbone))
             stream_backward(backbone, image.to(dtype), halves)
-        assert error(taken(backbone)) <= 1.2 * whole + 1e-3 < 0.2
+        # In each layer, in both passes: the matrix of the attention, and the stored tokens.
+        more = rounding_error(torch.bfloat16, 4 * len(backbone.blocks))
+        assert error(taken(backbone)) <= whole + more < 0.1
 
 
 @pytest.mark.parametrize(

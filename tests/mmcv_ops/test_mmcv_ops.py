@@ -15,7 +15,7 @@ from mmcv.utils import collect_env
 from mmengine.utils.dl_utils import misc
 
 import xcit_mm  # noqa: F401  installs the stand-in before mmcv.ops is imported
-from xcit_mm import environment, mmcv_ops
+from xcit_mm import environment, mmcv_ops, old_mmengine
 from xcit_mm.mmcv_ops import roi_align
 from xcit_mm.mmcv_ops.__main__ import main as list_operators
 from xcit_mm.mmcv_ops.families import FAMILIES
@@ -173,7 +173,7 @@ def test_other_operators_say_that_they_need_compiled_mmcv(call, message):
 def test_mmengine_looks_for_the_extension_on_python_3_14(monkeypatch):
     """The original mmengine calls ``pkgutil.find_loader``, which Python 3.14 does not have."""
     monkeypatch.setattr(misc, 'pkgutil', SimpleNamespace(), raising=False)
-    mmcv_ops.install()
+    old_mmengine.mend()
     assert misc.pkgutil.find_loader('mmcv') is mmcv.__spec__.loader
     assert misc.pkgutil.find_loader('mmcv.missing') is None
     misc.mmcv_full_available()

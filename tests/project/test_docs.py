@@ -71,6 +71,7 @@ LAUNCHERS = re.compile(r'tools/\w+\.sh')
 # What is added to commands that begin so, for them to take seconds.
 SHORTER = {
     'tools/train.py': 'train_cfg.max_iters=2 train_cfg.val_interval=2 '
+    'default_hooks.report=None default_hooks.errors=None '
     'train_dataloader.batch_size=2 train_dataloader.num_workers=0 '
     'train_dataloader.persistent_workers=False val_dataloader.num_workers=0 '
     'val_dataloader.persistent_workers=False val_dataloader.dataset.indices=1',
@@ -88,7 +89,11 @@ SHORTER = {
     'tools/test.py configs/heights': 'test_dataloader.dataset.indices=2',
     'tools/evaluate_export.py': 'test_dataloader.dataset.indices=4',
 }
-SLOW = {'docs/export.md'}  # more than a minute
+# Pages whose commands take more than ten seconds together; make test parses them only.
+SLOW = {
+    f'docs/{name}.md'
+    for name in ('embed', 'errors_of_a_model', 'export', 'heights', 'large_images')
+}
 # Parts of commands, and what they become.
 SMALLER = {
     'make_shapes.py data/shapes': 'make_shapes.py data/shapes --num-val 12',  # all that are named
@@ -251,6 +256,18 @@ def test_the_commands_of_a_page_run(page, terminal):
             assert language in ('text', 'powershell') and not COMMAND.search(text), text
     if program:
         terminal.run(['-c', program])
+
+
+@pytest.mark.parametrize('page', sorted(SLOW))
+def test_the_commands_of_a_slow_page_are_parsed(page, terminal):
+    for language, text in blocks(page):
+        if name := re.match(r'# (\w+\.py)\n', text):
+            (terminal.folder / name[1]).write_text(text)
+        elif language == 'python':
+            compile(text, page, 'exec')
+        for command in commands(text) if language == 'bash' else ():
+            if command.startswith('tools/') and not beginning(NOT_RUN, command):
+                terminal.run(terminal._words(command), only_parse=True)
 
 
 def test_every_exception_is_of_a_command():

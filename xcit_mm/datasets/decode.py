@@ -44,6 +44,8 @@ EXIF_ORIENTATION = 0x0112
 GIF = b'GIF8'
 MAX_BYTES = 2**31 - 1  # of an image file, the limit of OpenCV
 SILENT = 0  # a log level of OpenCV
+# OpenCV 5 moved it.
+set_log_level = cv2.setLogLevel if hasattr(cv2, 'setLogLevel') else cv2.utils.logging.setLogLevel
 DTYPES = tuple(map(np.dtype, ('u1', '<u2', '>u2')))  # of images in arrays
 LABEL_SUFFIXES = ('.png', '.bmp', '.gif', '.jpg', '.jpeg', '.tif', '.tiff')
 
@@ -222,14 +224,14 @@ def _decode(data: bytes) -> np.ndarray:
 
 
 def _by_opencv(data: bytes) -> np.ndarray | None:
-    level = cv2.setLogLevel(SILENT)  # the error above says what OpenCV would log
+    level = set_log_level(SILENT)  # the error above says what OpenCV would log
     try:
         flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
         return cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error:  # more pixels than OpenCV allows
         return None
     finally:
-        cv2.setLogLevel(level)
+        set_log_level(level)
 
 
 def size_of(file: BinaryIO, annotated: Size | None = None) -> Size:

@@ -7,11 +7,9 @@ in ``mmcv._ext``; ``python -m xcit_mm.mmcv_ops`` lists them and what they are co
 
 import os
 import sys
-from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType
 
 from ..errors import MissingOperatorError
 from .families import OPERATORS
@@ -26,7 +24,6 @@ NOTICE = (
 
 def install() -> None:
     """Replace a missing ``mmcv._ext``, unless XCIT_MM_MMCV_FALLBACK=0."""
-    _let_mmengine_look_for_it()
     if os.environ.get(SWITCH, '1') == '0' or EXTENSION in sys.modules:
         return
     mmcv = find_spec('mmcv')  # finds an editable installation as well, and does not import it
@@ -37,21 +34,6 @@ def install() -> None:
 def is_active() -> bool:
     """Return whether mmcv uses the stand-in."""
     return isinstance(sys.modules.get(EXTENSION), _StandIn)
-
-
-def _let_mmengine_look_for_it() -> None:
-    """Give mmengine 0.10.7 what Python 3.14 removed from pkgutil (cpython issue 120581).
-
-    mmengine calls it for every model that it trains, to find out whether mmcv has an extension.
-    """
-    misc = import_module('mmengine.utils.dl_utils.misc')
-    if hasattr(misc, 'pkgutil') and not hasattr(misc.pkgutil, 'find_loader'):
-        misc.pkgutil = SimpleNamespace(find_loader=_find_loader)
-
-
-def _find_loader(module: str) -> Any:
-    spec = find_spec(module)
-    return spec and spec.loader
 
 
 class _StandIn(ModuleType):
