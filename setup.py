@@ -27,9 +27,8 @@ tools = {
     'hub': ['huggingface_hub>=1.0', 'safetensors>=0.4'],
     'retrieval': ['faiss-cpu>=1.8', 'asmk>=0.1.1', 'pyarrow>=16'],
     'results': ['supervision>=0.28', 'pandas>=2.2'],
-    'multiband': ['rasterio>=1.4', 'tifffile>=2023.7'],
+    'multiband': ['tifffile>=2023.7'],
     'large': [
-        'rasterio>=1.4',
         'openslide-python>=1.4',
         'openslide-bin>=4.0',
         'pyogrio>=0.10',
@@ -134,6 +133,7 @@ setup(
         'psutil>=5.9',
         'pycocotools>=2.0.7',
         'pyyaml>=6.0',
+        'rasterio>=1.4',  # reads all TIFF files
         'rich>=13',
         'shapely>=2.1',
     ],

@@ -33,8 +33,7 @@ EXTRAS |= dict.fromkeys(('openslide', 'pyogrio', 'zarr'), 'large')
 EXTRAS |= dict.fromkeys(('faiss', 'asmk', 'pyarrow'), 'retrieval')
 EXTRAS |= dict.fromkeys(('mlflow', 'sqlalchemy', 'alembic'), 'mlflow')
 EXTRAS |= dict.fromkeys(('supervision', 'pandas'), 'results')
-EXTRAS |= dict.fromkeys(('rasterio', 'tifffile'), 'multiband')
-EXTRAS |= {'tensorboard': 'vis', 'wandb': 'wandb', 'gradio': 'demo'}
+EXTRAS |= {'tifffile': 'multiband', 'tensorboard': 'vis', 'wandb': 'wandb', 'gradio': 'demo'}
 EXTRAS['huggingface_hub'] = 'hub'
 _quiet_lock = threading.RLock()  # what is hidden is hidden for the whole process
 
