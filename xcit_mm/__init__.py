@@ -25,7 +25,7 @@ environment.require('torch')
 environment.require('cv2')  # mmengine imports it, and it is what a slim machine cannot load
 environment.require('mmengine')
 
-from . import mmcv_ops, old_mmengine  # noqa: E402  need what was just checked
+from . import mmcv_ops, old_mmengine  # noqa: E402  they need the packages that are checked above
 
 old_mmengine.mend()
 mmcv_ops.install()

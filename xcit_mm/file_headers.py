@@ -42,10 +42,10 @@ MAX_TEXT = 2**20  # bytes; openslide refuses longer texts
 
 
 class Tags(NamedTuple):
-    """What the header of a TIFF file says of its pixels, besides what GDAL passes on.
+    """What the header of a TIFF file says about its pixels and GDAL does not pass on.
 
     Attributes:
-        photometric: The number of the color space in TIFF 6.0; 0 is gray whose 0 is white, 1
+        photometric: The number of the color space in TIFF 6.0; 0 is gray with 0 as white, 1
             gray, 2 RGB, 3 a palette, and more are other spaces.
         orientation: How to turn the image for display, 1 to 8, as in EXIF. 1, not at all, if the
             image has a place on the map, which is the place of the pixels as they are stored.
@@ -92,7 +92,7 @@ def require_modest_tiff(name: Path | str, file: BinaryIO, directory: int | None 
         return Tags()
     _require_little_metadata(name, sum(e.count for e in entries if e.tag == GDAL_METADATA))
     _require_plain_citations(name, citations)
-    values = {e.tag: e.short for e in reversed(entries)}  # libtiff reads the first of a tag
+    values = {e.tag: e.short for e in reversed(entries)}  # libtiff reads the first entry of a tag
     is_turned = values.get(ORIENTATION) in range(1, 9) and values.keys().isdisjoint(PLACES)
     return Tags(values.get(PHOTOMETRIC, 1), values[ORIENTATION] if is_turned else 1)
 
@@ -129,12 +129,8 @@ def _values(file: BinaryIO, entry: _Entry) -> bytes:
     try:
         file.seek(entry.start)
         return file.read(min(entry.count, MAX_METADATA))
-    except (
-        OSError,
-        OverflowError,
-        ValueError,
-    ):  # another tag of the kind may be the one that counts
-        return b''
+    except (OSError, OverflowError, ValueError):
+        return b''  # another entry of this tag may be the one that counts
 
 
 def _tiff_entries(file: BinaryIO, directory: int | None) -> Iterator[_Entry]:
@@ -176,7 +172,7 @@ def _png_metadata(file: BinaryIO) -> int:
 def _jpeg2000_boxes(file: BinaryIO) -> tuple[int, int, bytes]:
     """Return the length of the boxes of a JPEG 2000 file with XML, and where its image begins.
 
-    Each other box counts as 8 bytes. The last value is the content of the boxes that may hold a
+    Every other box counts as 8 bytes. The last value is the content of the boxes that may hold a
     georeference.
     """
     metadata, image, start, end = 0, 0, 0, os.fstat(file.fileno()).st_size

@@ -16,15 +16,15 @@ from urllib.parse import unquote
 
 from .errors import UserError
 
-# Of the photographs that `datasets/decode.py` reads.
+# Suffixes of the images that `datasets/decode.py` reads.
 IMAGE_SUFFIXES = (
     *('.apng', '.avif', '.bmp', '.dib', '.gif', '.j2k', '.jfif', '.jp2', '.jpe', '.jpeg', '.jpf'),
     *('.jpg', '.jpx', '.mpo', '.pbm', '.pgm', '.png', '.pnm', '.ppm', '.tga', '.tif', '.tiff'),
     '.webp',
 )
-# Beside those that start with a dot. In lower case.
+# Hidden names, besides those that start with a dot, in lower case.
 HIDDEN = ('__macosx', '@eadir', '#recycle', '$recycle.bin', 'thumbs.db', 'desktop.ini')
-# Of labels, and of files beside images.
+# Suffixes of labels, and of files that belong to images. These files are not reported.
 BESIDE = (
     *('.aux', '.cache', '.csv', '.geojson', '.gpkg', '.json', '.md', '.ovr', '.prj', '.tfw'),
     *('.txt', '.wld', '.xml', '.yaml', '.yml'),
@@ -65,7 +65,7 @@ def in_order(suffixes: Counter[str]) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder is not for people, by its name."""
+    """Return whether a file or folder with this name is hidden."""
     return name.startswith('.') or name.lower() in HIDDEN
 
 
@@ -94,7 +94,7 @@ def walk(
                 left.hidden += [folder / name for name in (*folders, *files) if is_hidden(name)]
             folders[:] = sorted(name for name in folders if not is_hidden(name))
             yield folder, folders, sorted(name for name in files if not is_hidden(name))
-            paths = [folder / name for name in folders]  # os.walk reads those that are not links
+            paths = [folder / name for name in folders]  # os.walk itself enters those that are not links
             pending += [p for p in paths if os.path.realpath(p) != str(Path(place, p.name))]
 
 
@@ -120,7 +120,7 @@ def find_files(
 
 
 def images_beside(files: Iterable[Path]) -> list[Path]:
-    """Return the images in the folders of files that are not among them."""
+    """Return the images that lie in the folders of ``files`` and are not among the files."""
     files = {*files}
     folders = {file.parent for file in files if file.parent.is_dir()}
     images = (path for folder in sorted(folders) for path in sorted(folder.iterdir()))
@@ -135,16 +135,16 @@ def subfolders(folder: Path) -> list[Path]:
 
 
 def same_name(name: str) -> str:
-    """Return what two spellings of a name have in common.
+    """Return a form of a name that is the same for all of its spellings.
 
-    macOS composes letters such as ä of two characters, addresses encode characters by percent
-    signs, Windows separates folders by backslashes, and both systems ignore the case.
+    macOS composes letters such as ä of two characters, URLs encode characters with percent signs,
+    Windows separates folders with backslashes, and both systems ignore case.
     """
     return normalize('NFC', unquote(name).replace('\\', '/')).casefold()
 
 
 def find_spelled(path: Path, suffixes: Sequence[str] = ('',)) -> list[Path]:
-    """Return the path if it exists, or else those whose names are spelled in another way.
+    """Return the path if it exists, or else the paths whose names are spelled differently.
 
     Each of the ``suffixes`` is tried at the end of the name.
     """
@@ -171,7 +171,7 @@ def _names_in(folder: Path) -> dict[str, list[str]]:
 
 @lru_cache(maxsize=256)
 def _listed(folder: str, changed: int) -> dict[str, list[str]]:
-    """Return the names in a folder by what their spellings have in common."""
+    """Return the names in a folder by their :func:`same_name`."""
     names: dict[str, list[str]] = {}
     for path in sorted(Path(folder).iterdir()):
         names.setdefault(same_name(path.name), []).append(path.name)

@@ -1,4 +1,4 @@
-"""The fonts of pictures: DejaVu Sans, and those of this system for letters that it lacks."""
+"""The fonts of pictures: DejaVu Sans, and fonts of this system for letters that it lacks."""
 
 import logging
 from collections.abc import Iterable
@@ -70,12 +70,12 @@ def font_runs(text: str) -> list[tuple[str, str]]:
 
 
 def chart_fonts(texts: Iterable[str]) -> dict[str, Any]:
-    """Return the parameters of matplotlib with which a chart can show texts."""
+    """Return parameters of matplotlib with which a chart can show all letters of texts."""
     from matplotlib import font_manager
 
     files = dict.fromkeys([default_font(), *_fonts_of(frozenset(''.join(texts))).values()])
     known = {entry.fname for entry in font_manager.fontManager.ttflist}
-    for file in files.keys() - known:  # its list may be older than a font
+    for file in files.keys() - known:  # matplotlib's list may be older than a font
         font_manager.fontManager.addfont(file)
     return {'font.family': [font_manager.FontProperties(fname=f).get_name() for f in files]}
 

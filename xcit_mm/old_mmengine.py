@@ -15,13 +15,13 @@ from mmengine.config.utils import MODULE2PACKAGE
 
 
 def mend() -> None:
-    """Let mmengine find loaders and installed packages with what Python has today."""
+    """Let mmengine find loaders and installed packages with functions of current Pythons."""
     misc = import_module('mmengine.utils.dl_utils.misc')
-    # Python 3.14 removed it (cpython issue 120581). mmengine calls it for every model that it
+    # Python 3.14 removed find_loader (cpython issue 120581). mmengine calls it for every model that it
     # trains, to find out whether mmcv has an extension.
     if hasattr(misc, 'pkgutil') and not hasattr(misc.pkgutil, 'find_loader'):
         misc.pkgutil = SimpleNamespace(find_loader=_find_loader)
-    # They resolve bases such as mmdet::..., by pkg_resources, which setuptools 81 removed.
+    # These resolve bases such as mmdet::... with pkg_resources, which setuptools 81 removed.
     config.is_installed, config.get_installed_path = _is_installed, _installed_path
 
 
@@ -31,7 +31,7 @@ def _find_loader(module: str) -> Any:
 
 
 def _find_package(package: str) -> ModuleSpec | None:
-    """Find a package by the name of its distribution, which both families call differently."""
+    """Find a package by the name of its distribution, which differs between the families."""
     modules = {name: module for module, name in MODULE2PACKAGE.items()}
     return find_spec(modules.get(package, package))
 

@@ -81,12 +81,12 @@ def test_scenes_and_slides_in_folders_are_one_image_each(tmp_path, monkeypatch):
     found = 'a.vrt b.svs c.zarr d.ome.tif e.BTF f.mrxs dicom/a.dcm slide/a.vms slide/other.jpg'
     assert [*inputs.values()] == [f'scenes/{name}' for name in found.split()]
     assert problems == []
-    skipped = '3 files that are no images or videos were skipped (.tfw, .xml, .zarr)'
+    skipped = '3 files that are not images or videos were skipped (.tfw, .xml, .zarr)'
     assert notes == [f'scenes: {skipped}']
     assert find_inputs(['scenes/c.zarr'], lambda path: False) == ({'c': 'scenes/c.zarr'}, [], [])
     (tmp_path / 'scenes/slide/notes').touch()
     _, _, notes = find_inputs(['scenes/slide'], lambda path: False)
-    assert notes == ['scenes/slide: 1 file that is no image or video was skipped (no suffix)']
+    assert notes == ['scenes/slide: 1 file that is not an image or a video was skipped (no suffix)']
 
 
 def test_scenes_that_are_only_read_by_windows_name_the_option(tmp_path):

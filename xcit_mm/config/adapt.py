@@ -188,7 +188,7 @@ def _add_runtime(cfg: Config) -> list[str]:
 
 
 def _without_palettes(cfg: Config) -> list[str]:
-    """Let mmseg choose colors where ``palette=None``, which mmdet allows, asks for it."""
+    """Replace ``palette=None``, which mmseg refuses, so that mmseg chooses the colors."""
     notes = []
     for split in ('train', 'val', 'test') if cfg.get('default_scope') == 'mmseg' else ():
         for dataset in split_datasets(cfg, split):

@@ -1,7 +1,7 @@
-"""The edit of a config after which predictions on XCiT lie at their pixels, at any size of image.
+"""Edits a config so that predictions on XCiT lie at their pixels in images of any size.
 
-Necks and heads resize maps. That moves them where a map reaches beyond the image, or where a map is
-not exactly twice as large as the next one (:mod:`xcit_mm.models.aligned_segmentors`).
+Necks and heads resize maps. This moves a map that reaches beyond the image, or that is not exactly
+twice as large as the next one (:mod:`xcit_mm.models.aligned_segmentors`).
 """
 
 from math import lcm
@@ -11,7 +11,7 @@ from mmengine.config import Config
 from ..models.rows import MULTIPLE
 from .tree import class_name
 
-# The classes of mmseg, and ours that resize scores to what the maps cover.
+# mmseg's classes, and ours, which resize scores to the area that the maps cover.
 ALIGNED = {
     'EncoderDecoder': 'AlignedEncoderDecoder',
     'DepthEstimator': 'AlignedDepthEstimator',

@@ -115,9 +115,9 @@ def _require_path(cfg: Config, split: str, kind: str, path: Path) -> None:
 
 
 def _require_images(cfg: Config, split: str, dataset: dict) -> list[str]:
-    """Require an image where mmseg lists a folder, because an empty list fails without a reason.
+    """Require an image in a folder that mmseg lists, because mmseg does not explain an empty list.
 
-    Returns a sentence if there are images of other suffixes.
+    Returns a sentence if the folder has images with other suffixes.
     """
     kind = dataset_class(dataset, cfg.default_scope)
     prefix = (dataset.get('data_prefix') or {}).get('img_path')
@@ -131,7 +131,7 @@ def _require_images(cfg: Config, split: str, dataset: dict) -> list[str]:
     labels, left = Path(dataset.get('data_root') or '', labels), LeftOut()
     label_files = {*find_files(labels, [ending])} if labels.is_dir() else set()
     files = [path for path in find_files(folder, [''], left) if path not in label_files]
-    if not isinstance(suffix, str):  # of SegmentationFolders, which itself says what it leaves out
+    if not isinstance(suffix, str):  # SegmentationFolders reports what it leaves out
         if any(path.name.lower().endswith(tuple(suffix)) for path in files):
             return []
         suffix = ', '.join(suffix)
@@ -156,12 +156,12 @@ def _require_images(cfg: Config, split: str, dataset: dict) -> list[str]:
 
 
 def _bases(kind: type | None) -> list[str]:
-    """Return the names of a class and its bases, because to import mmseg takes seconds."""
+    """Return the names of a class and its bases; importing mmseg to compare them takes seconds."""
     return [base.__name__ for base in getattr(kind, '__mro__', ())]
 
 
 def _check_as_mmseg(kind: type, own: Mapping, classes: Sequence[str] | None, split: str) -> None:
-    """Refuse what the constructor of a dataset of mmseg fails at."""
+    """Refuse classes and palettes with which mmseg cannot build a dataset."""
     if not classes:
         raise UserError(
             f'{split} data: the dataset has no classes: write '

@@ -62,7 +62,7 @@ def leaf_datasets(dataset: dict) -> Iterator[dict]:
 
 
 def sampled_datasets(dataset: dict) -> Iterator[dict]:
-    """Yield the datasets whose pipelines end with a sample, inside those that have no pipeline."""
+    """Yield the outermost datasets with a pipeline, whose pipelines return the final samples."""
     inner = dataset.get('dataset') or dataset.get('datasets')
     if not inner or dataset.get('pipeline'):
         yield dataset

@@ -67,7 +67,7 @@ FIELDS = {
     'annotations': {'id': ID, 'image_id': ID, 'category_id': ID},
     'categories': {'id': ID, 'name': (str,)},
 }
-FLAGS = ('iscrowd', 'ignore')  # of an annotation; a text such as '0' would count as true
+FLAGS = ('iscrowd', 'ignore')  # fields of an annotation; the text '0' would count as true
 SEGMENTS = 'segments_info'
 PANOPTIC_FIELDS = {
     'images': FIELDS['images'],

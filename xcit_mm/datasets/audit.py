@@ -88,9 +88,8 @@ def check_dataset(
 ) -> Report:
     """Read every image and annotation of an adapted config as a run would.
 
-    Each sample goes through the pipeline and the model's preprocessor once.
-    A test set that is the validation set is checked once. Without ``workers``, one process per core
-    reads.
+    Each sample runs once through the pipeline and the model's preprocessor. A test set that is the
+    validation set is checked once. Without ``workers``, there is one process per core.
     """
     datasets = {}
     for split in splits:
@@ -113,7 +112,7 @@ def check_dataset(
             if dataset is None:
                 continue
             listed += _listed_files(dataset)
-            # Of a dataset of windows, the scenes.
+            # A dataset of windows is read scene by scene.
             images = dataset.scenes() if hasattr(dataset, 'scenes') else dataset
             check = SampleCheck(cfg, split, dataset) if leaf in sampled else None
             counted = _read(_Images(cfg, split, images, check), workers, report)
@@ -206,7 +205,7 @@ def _listed_files(dataset: Any) -> list[Path]:
 
 @dataclass(frozen=True)  # PyTorch would turn arrays in a tuple into tensors
 class _Seen:
-    """What is found out about an image."""
+    """The problems of an image, and its examples."""
 
     findings: list[Finding]
     examples: Examples | None = None
@@ -240,7 +239,7 @@ def _read(parts: '_Samples', workers: int, report: Report) -> Examples | None:
 
 
 class _Samples(Dataset):
-    """The problems that a run has with each sample of a dataset."""
+    """The problems that a run would have with each sample of a dataset."""
 
     verb = 'Trying'
 

@@ -44,7 +44,7 @@ EXIF_ORIENTATION = 0x0112
 GIF = b'GIF8'
 MAX_BYTES = 2**31 - 1  # of an image file, the limit of OpenCV
 SILENT = 0  # a log level of OpenCV
-# OpenCV 5 moved it.
+# OpenCV 5 moved this function.
 set_log_level = cv2.setLogLevel if hasattr(cv2, 'setLogLevel') else cv2.utils.logging.setLogLevel
 DTYPES = tuple(map(np.dtype, ('u1', '<u2', '>u2')))  # of images in arrays
 LABEL_SUFFIXES = ('.png', '.bmp', '.gif', '.jpg', '.jpeg', '.tif', '.tiff')
@@ -148,11 +148,11 @@ class LoadImage:
 
 
 def require_same_place(labels: str, image: str, size: Size) -> None:
-    """Refuse labels of an image, both of (H, W), of which files say that they lie elsewhere.
+    """Refuse labels whose place on the map differs from the place of their image, both (H, W).
 
     Raises:
         BadImageError: If their places on the map differ.
-        UserError: If a file next to one of them, which places it, cannot be read.
+        UserError: If a file next to one of them that names its place cannot be read.
     """
     of_labels = place_of_file(Path(labels))
     of_image = NOWHERE if of_labels == NOWHERE else place_of_file(Path(image))
@@ -187,7 +187,7 @@ def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:
     else:
         _check_end(data)
         image, orientation = _decode(data), 1
-        with suppress(Exception):  # of Pillow, which may not know what OpenCV has read
+        with suppress(Exception):  # Pillow may not know a format that OpenCV reads
             _, orientation = _header(io.BytesIO(data))
     turned = upright(image, orientation)
     is_as_stored = annotated == image.shape[1::-1] != turned.shape[1::-1]
@@ -195,7 +195,7 @@ def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:
 
 
 def _decode_tiff(data: bytes) -> tuple[np.ndarray, int]:
-    """Return a TIFF file as RGB, uint8, as it is stored, and its orientation."""
+    """Return the stored pixels of a TIFF file as RGB, uint8, and its orientation."""
     try:
         with opened_tiff(data) as (file, tags):
             bands = color_bands('it', file, tags)
@@ -210,7 +210,7 @@ def _decode_tiff(data: bytes) -> tuple[np.ndarray, int]:
 
 
 def _decode(data: bytes) -> np.ndarray:
-    """Return the image of another file as BGR, uint8, as it is stored."""
+    """Return the stored pixels of a file that is not a TIFF file as BGR, uint8."""
     # OpenCV changes the transparent colors of GIF files.
     image = None if data.startswith(GIF) else _by_opencv(data)
     if image is not None:
@@ -224,7 +224,7 @@ def _decode(data: bytes) -> np.ndarray:
 
 
 def _by_opencv(data: bytes) -> np.ndarray | None:
-    level = set_log_level(SILENT)  # the error above says what OpenCV would log
+    level = set_log_level(SILENT)  # _decode raises an error instead
     try:
         flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
         return cv2.imdecode(np.frombuffer(data, np.uint8), flags)
@@ -274,8 +274,8 @@ def not_rgb(channels: int, dtype: np.dtype) -> str | None:
 def to_rgb_8_bits(image: np.ndarray, max_value: int) -> np.ndarray:
     """Return a gray image (H, W, 1), or the first three channels of an image, as RGB, uint8.
 
-    Of values of more bits, the upper 8 remain, as where OpenCV decodes PNG files. ``max_value``
-    tells how many bits the values have.
+    Only the upper 8 bits of values are kept, as when OpenCV decodes PNG files. ``max_value`` tells
+    how many bits the values have.
     """
     image = image[..., :3] if image.shape[2] >= 3 else image.repeat(3, axis=2)
     bits = max_value.bit_length()

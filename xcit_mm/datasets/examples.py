@@ -14,7 +14,7 @@ from .decode import image_loader
 OBJECTS, PIXELS, IMAGES = 'objects', 'pixels', 'images'
 LABELS = ('LoadAnnotations', 'OpenLabels')  # the transforms that read label images
 MAX_READ = 20  # label images that are read before a training
-MAX_NAMED = 10  # classes of a sentence
+MAX_NAMED = 10  # classes that a sentence names
 NO_OBJECTS = (
     'none of the {number} images of {split} has an object: objects are missing, are all crowds '
     '(iscrowd), or their files were not found; tools/check_dataset.py CONFIG lists them all'
@@ -25,21 +25,21 @@ NO_PIXELS = (
     'the classes from 1'
 )
 ONE_CLASS = (
-    'all labeled pixels of the {number} label images of {split} are {name}, the other pixels are '
-    'ignored, so that nothing can be learned: write the number of the class of each pixel, from 0 '
-    'to {last}; a mask of 0 and 255 has to be written as 0 and 1, because 255 is ignored'
+    'all labeled pixels of the {number} label images of {split} are {name}, and the others are '
+    'ignored, so nothing can be learned: write the number of the class of each pixel, from 0 to '
+    '{last}; a mask of 0 and 255 has to be written as 0 and 1, because 255 is ignored'
 )
 
 
 @dataclass(frozen=True)  # PyTorch would turn the arrays in a tuple into tensors
 class Examples:
-    """What is counted in some images.
+    """The numbers of examples in a set of images.
 
     Attributes:
         unit: What an example is: 'objects', 'pixels' or 'images'.
         counts: The number of examples of each class, (classes,).
         images: The number of images with each class, (classes,).
-        around: The number of examples of all classes in these images, (classes,).
+        around: The number of examples of all classes in the images with each class, (classes,).
         number: The number of images.
         most: The largest number of examples in an image.
     """
@@ -64,7 +64,7 @@ class Examples:
 
     @classmethod
     def of_counts(cls, unit: str, counts: np.ndarray) -> 'Examples':
-        """Return what is counted in one image."""
+        """Return the examples of one image, given their number in each class."""
         has = (counts > 0).astype(np.int64)
         return cls(unit, counts, has, has * counts.sum(), 1, int(counts.sum()))
 
@@ -86,7 +86,7 @@ class ExampleCounter:
         self._labels = next((of_kind[name] for name in LABELS if name in of_kind), None)
 
     def __call__(self, info: dict) -> Examples | None:
-        """Count the examples of an image; None if the dataset has no classes of examples."""
+        """Count the examples of an image, or return None if the dataset has none to count."""
         counted = self.in_list(info)
         if counted is None and self._labels is not None and 'seg_map_path' in info:
             load = self._open or image_loader(self._dataset)
@@ -94,12 +94,12 @@ class ExampleCounter:
         return counted
 
     def in_list(self, info: dict) -> Examples | None:
-        """Count the examples that are known without reading a file of labels."""
+        """Count the examples that the dataset lists, without reading a label file."""
         known = 'instances' in info or 'gt_label' in info
         return examples_in_lists([info], self._num_classes) if known and self._num_classes else None
 
     def in_labels(self, info: dict) -> Examples | None:
-        """Count the pixels of labels that are loaded."""
+        """Count the pixels of each class in labels that are already loaded."""
         if 'label_windows' in info:
             counts = info['label_windows'].counts
         elif 'gt_seg_map' in info and self._num_classes:
@@ -114,7 +114,7 @@ class ExampleCounter:
 def examples_in_lists(infos: Sequence[dict], num_classes: int) -> Examples:
     """Count the objects, or the classes, that a dataset lists for images.
 
-    Objects that are ignored in training, such as crowds, are no examples.
+    Objects that are ignored in training, such as crowds, are not examples.
     """
     if infos and 'gt_label' in infos[0]:
         return Examples.of(IMAGES, [[info['gt_label']] for info in infos], num_classes)
@@ -137,8 +137,8 @@ def examples_of(dataset: Any) -> tuple[Examples | None, bool]:
     """Count the examples of a built dataset, or those in a part of its label images.
 
     Returns:
-        The examples, or None without any, and whether all images are counted. Scenes count none,
-        because their datasets refuse those without labels.
+        The examples, or None if there is nothing to count, and whether all images are counted.
+        Scenes are not counted: their datasets refuse scenes without labels.
     """
     inner = getattr(dataset, 'datasets', None) or [getattr(dataset, 'dataset', None)]
     if inner[0] is not None:
@@ -153,7 +153,7 @@ def examples_of(dataset: Any) -> tuple[Examples | None, bool]:
         for index in np.linspace(0, len(dataset) - 1, number).astype(int).tolist():
             try:
                 parts.append((count(dataset.get_data_info(index)), number == len(dataset)))
-            except Exception:  # a bad image is named when it is its turn
+            except Exception:  # the run reports a bad image when it loads it
                 parts.append((None, False))
     counted = [examples for examples, _ in parts if examples is not None]
     total = sum(counted[1:], counted[0]) if counted else None
@@ -173,7 +173,7 @@ def refusal(split: str, examples: Examples, classes: Sequence[str]) -> str:
 
 
 def missing_classes(examples: Mapping[str, Examples], classes: Sequence[str]) -> list[str]:
-    """Return a sentence for each split in which some classes have no example, and others have."""
+    """Return a sentence for each split in which some classes, but not all, have no example."""
     sentences = []
     for split, of_split in examples.items():
         missing = np.flatnonzero(of_split.counts == 0)

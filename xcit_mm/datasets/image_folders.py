@@ -53,7 +53,7 @@ class ClassFolders(BaseDataset):
             )
         self._metainfo['classes'] = tuple(classes)
         samples = []
-        present = [name for name in classes if name in names]  # a validation may lack a class
+        present = [name for name in classes if name in names]  # a validation set may lack a class
         images = images_below(self, (folder / name for name in present), self.suffixes)
         for name, files in zip(present, images, strict=True):
             if not files:
@@ -71,7 +71,7 @@ def images_below(
 ) -> list[list[Path]]:
     """Return the image files below each folder in alphabetical order.
 
-    What is left out is the ``remark`` of the dataset, which is also logged.
+    The ``remark`` of the dataset, which is also logged, says what is left out.
     """
     left = LeftOut()
     files = [sorted(find_files(folder, suffixes, left)) for folder in folders]

@@ -18,10 +18,10 @@ from .reference_systems import crs_of, require_plain
 # The drivers of GDAL by suffix. Without a driver, GDAL looks at the content, so a text file that
 # is named .tif could make it open any other file or address.
 RASTERS = dict.fromkeys(('.tif', '.tiff', '.btf', '.tf8'), 'GTiff') | {'.jp2': 'JP2OpenJPEG'}
-ALONE = dict(GDAL_DISABLE_READDIR_ON_OPEN='EMPTY_DIR')  # GDAL opens no file next to a file
+ALONE = dict(GDAL_DISABLE_READDIR_ON_OPEN='EMPTY_DIR')  # GDAL does not open files next to the image
 MAX_SIDECAR = 2**26  # bytes
-SAME_PIXEL = 0.5  # the nearest pixel of another grid is the same pixel below this distance
-SURVEY = 5  # places along an axis at which two grids are compared
+SAME_PIXEL = 0.5  # pixels; grids whose pixels are less apart count as the same grid
+SURVEY = 5  # two grids are compared at so many places along each axis
 
 
 class Place(NamedTuple):
@@ -30,8 +30,8 @@ class Place(NamedTuple):
     Attributes:
         crs: The reference system, or None for coordinates of an unknown system.
         transform: The affine transform from pixels, column and row, to the map.
-        points: What places the pixels of a file without a transform: a description of its ground
-            control points or rational polynomials, and their values.
+        points: For a file that is placed by ground control points or rational polynomials instead of
+            a transform, their description and their values.
     """
 
     crs: Any = None
@@ -101,16 +101,16 @@ def place_of_file(path: Path) -> Place:
             warnings.simplefilter('ignore')  # about images without a georeference
             with rasterio.open(path.resolve(), driver=driver) as file:
                 return place_of(file, path)
-    except (RasterioError, OSError):  # whoever reads the pixels reports it
+    except (RasterioError, OSError):  # reported when the pixels are read
         return NOWHERE
 
 
 def are_laid_by_pixels(
     raster: Place, size: Sequence[int], image: Place, image_size: Sequence[int]
 ) -> bool:
-    """Return whether pixels of a raster belong to the pixels of an image with the same numbers.
+    """Return whether each pixel of a raster belongs to the pixel of an image at the same indices.
 
-    It is so if one of them has no place, or if both have the same place.
+    This is the case if one of them has no place, or if both have the same place.
     """
     places = raster.transform, image.transform
     if None in places:
@@ -127,15 +127,15 @@ def are_laid_by_pixels(
 
 
 def applied(transform: Any, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return what an affine transform makes of points."""
+    """Apply an affine transform to points."""
     a, b, c, d, e, f, *_ = transform
     return a * x + b * y + c, d * x + e * y + f
 
 
 def converted(x: np.ndarray, y: np.ndarray, crs: Any, other: Any) -> Sequence[np.ndarray] | None:
-    """Return coordinates in another system; an unknown system, None, is any system.
+    """Convert coordinates to another system. If one of the systems is unknown (None), keep them.
 
-    Returns None if some of the points have no coordinates there.
+    Returns None if some of the points have no coordinates in the other system.
     """
     if crs is None or other is None or crs == other:
         return x, y
@@ -157,7 +157,7 @@ def elsewhere(
     of_image: Place,
     of_size: Sequence[int],
 ) -> str:
-    """Return the sentence that refuses a raster that does not lie where its image lies."""
+    """Return the sentence that refuses a raster that lies elsewhere than its image."""
     return (
         f'{name} is placed {place.in_words(size)}, but {image} {of_image.in_words(of_size)}: write '
         'one on the pixels of the other with gdalwarp, or correct a wrong place with gdal_edit.py'
@@ -214,7 +214,7 @@ def _with_sidecars(place: Place, path: Path) -> Place:
             f'{sidecar}, which places {path.name} on the map, cannot be read '
             f'({one_line(str(error))}): repair or remove it'
         ) from None
-    # A system without a transform places nothing.
+    # Without a transform, the system does not place the image.
     return place if place.transform is not None else Place(points=place.points)
 
 
@@ -230,7 +230,7 @@ def _world_files(path: Path) -> list[Path]:
 def _of_world_file(data: bytes) -> Any:
     from rasterio import Affine
 
-    # Both signs of decimals occur. The place is the place of the center of the first pixel.
+    # Decimal points and commas occur. The offsets are those of the center of the first pixel.
     a, d, b, e, c, f = _numbers(data.decode('ascii').replace(',', '.').split())
     return _affine(Affine(a, b, c, d, e, f) * Affine.translation(-0.5, -0.5))
 
@@ -238,7 +238,7 @@ def _of_world_file(data: bytes) -> Any:
 def _numbers(texts: Sequence[str]) -> list[float]:
     numbers = [float(text) for text in texts]
     if len(numbers) != 6 or not np.isfinite(numbers).all():
-        raise ValueError('its transform has no six numbers')
+        raise ValueError('its transform does not have six numbers')
     return numbers
 
 

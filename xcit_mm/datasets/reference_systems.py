@@ -1,8 +1,8 @@
 """The reference systems that files name.
 
-GDAL and PROJ take the name of a system for an address that they request, for a file that they open
-or for a chain of computations with grids, if it looks like one, and wait for a server without end.
-Here, a name is a code or WKT that needs no file.
+If the name of a system looks like an address, a file or a chain of computations with grids, GDAL and
+PROJ request, open or compute it, and they wait for a server forever. Here, the name of a system must
+be a code, or WKT that does not need a file.
 """
 
 import re
@@ -22,7 +22,7 @@ COMPOUND = re.compile(r'EPSG:\d+\+\d+|urn:ogc:def:crs(?:,crs:EPSG:[\d.]*:\d+){2}
 # A node of WKT with up to two texts, or another text. Quotes are doubled in texts.
 TEXT = r'"((?:[^"]|"")*)"'
 NODE = re.compile(rf'(\w+)\s*[\[(]\s*(?:{TEXT}(?:\s*,\s*{TEXT})?)?|{TEXT}')
-BETWEEN = re.compile(r'[\w\s.,+\-\])]*')  # nodes and texts, among them numbers and directions
+BETWEEN = re.compile(r'[\w\s.,+\-\])]*')  # between nodes and texts: numbers, directions and so on
 NODES = re.compile(
     r'PROJCS|GEOGCS|GEOCCS|COMPD_CS|VERT_CS|VERTCS|LOCAL_CS|DATUM|VERT_DATUM|LOCAL_DATUM|SPHEROID|'
     r'PRIMEM|UNIT|LINUNIT|AXIS|PROJECTION|PARAMETER|AUTHORITY|TOWGS84|EXTENSION|PROJCRS|'
@@ -35,9 +35,9 @@ NODES = re.compile(
     r'SCOPE|AREA|BBOX|VERTICALEXTENT|TIMEEXTENT|REMARK',
 )
 AUTHORITY, AUTHORITY_CODE = re.compile(r'[\w .-]*'), re.compile(r'[\w.-]*')
-ROTATED_POLE = 'PROJ ob_tran o_proj=longlat'  # the one method that is named like a program of PROJ
+ROTATED_POLE = 'PROJ ob_tran o_proj=longlat'  # the only method whose name is a command of PROJ
 NO_GRID = '@null'
-# What EPSG:3857 and the libraries of earlier years add: a text for PROJ without grids and steps.
+# EPSG:3857 and older libraries add a text for PROJ. It is accepted without grids and steps.
 PROJ4 = re.compile(
     r'(?:\s*\+?(?:nadgrids=@null|(?:proj|a|b|f|rf|R|R_C|ellps|datum|towgs84|pm|axis|units|vunits|'
     r'to_meter|lat_\w+|lon_\w+|lonc|k|k_0|x_0|y_0|h|h_0|alpha|gamma|azi|tilt|sweep|zone|south|'
@@ -70,7 +70,7 @@ def crs_of(text: str) -> Any:
 
 
 def require_plain(text: str) -> None:
-    """Refuse WKT that makes PROJ open a file or an address, and texts that are no WKT.
+    """Refuse WKT that makes PROJ open a file or an address, and texts that are not WKT.
 
     Raises:
         ValueError: If the text is not plain.

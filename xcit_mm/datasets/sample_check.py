@@ -36,7 +36,7 @@ class SampleCheck:
     Args:
         cfg: The config of the run.
         split: 'train', 'val' or 'test'.
-        dataset: The dataset of the split, or one that it joins.
+        dataset: The dataset of the split, or one of the datasets that it joins.
     """
 
     def __init__(self, cfg: Config, split: str, dataset: Any) -> None:
@@ -63,12 +63,12 @@ class SampleCheck:
         file = str(sample['data_samples'].get('img_path'))
         if self._needs_scale and 'scale_factor' not in sample['data_samples']:
             return SampleProblem(NO_SCALE, file, ADD_RESIZE)
-        # A training stacks images; those of an evaluation may be of any sizes.
+        # Training stacks images; evaluation allows images of any size.
         batch = [s for s in (self._last, sample) if s is not None]
         if self._preprocess is not None:
             try:
                 self._preprocess(self._collate(deepcopy(batch)), training=self._is_training)
-            except Exception as error:  # what stacks images may raise anything
+            except Exception as error:  # stacking images may raise anything
                 shapes = ' and '.join(str(tuple(s['inputs'].shape)) for s in batch)
                 detail = f'{reason(error)}; images of the shapes {shapes}'
                 return SampleProblem(BATCH_FAILS, file, detail)
@@ -77,7 +77,7 @@ class SampleCheck:
 
 
 def _collate_of(loader: dict) -> Callable[[list], Any]:
-    """Return what makes a batch, as mmengine's runner does."""
+    """Return the function that makes a batch, as in mmengine's runner."""
     options = dict(loader.get('collate_fn') or dict(type='pseudo_collate'))
     kind = options.pop('type')
     return partial(FUNCTIONS.get(kind) if isinstance(kind, str) else kind, **options)

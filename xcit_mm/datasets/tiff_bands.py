@@ -1,4 +1,4 @@
-"""What the bands of a TIFF file mean, for all that read one: docs/multiband.md has the table.
+"""What the bands of a TIFF file mean, for all code that reads them; see docs/multiband.md.
 
 GDAL reads the pixels, from a file, window by window, or from memory.
 """
@@ -16,7 +16,7 @@ from ..environment import require
 from ..errors import UserError, one_line
 from ..file_headers import Tags, require_modest_tiff
 
-DRIVER = 'GTiff'  # no other driver of GDAL reads the files of a dataset
+DRIVER = 'GTiff'  # the only driver of GDAL that reads the files of a dataset
 NAME = 'image.tif'  # of a file in memory, in messages of GDAL
 MAX_VALUES = 2**30  # of an image or a block; a small file can claim any size
 RGB = 'red', 'green', 'blue'
@@ -35,7 +35,7 @@ class Bands(NamedTuple):
         numbers: The number of each band in the file, from 1.
         dtype: The NumPy type of the image.
         max_value: The largest value that the type or the header of the file allows.
-        alpha: The number of the band that is the opacity and no channel, if there is one.
+        alpha: The number of the opacity band, which is not a channel, or None.
         palette: The color (n, 3) of each value, uint8, if the only band holds numbers of colors.
         is_inverted: Whether 0 is white.
     """
@@ -89,7 +89,7 @@ def color_bands(name: str, file: Any, tags: Tags) -> Bands:
     bands, kinds = stored_bands(name, file), [kind.name for kind in file.colorinterp]
     if (tags.photometric > LAST_KNOWN_COLORS and not {*RGB} <= {*kinds}) or (
         'SOURCE_COLOR_SPACE' in file.tags(ns=OF_DATASET)
-        and tags.orientation > 1  # which GDAL follows in part
+        and tags.orientation > 1  # GDAL applies it only in part
     ):
         raise UserError(
             f'{name} has colors (photometric {tags.photometric}, orientation {tags.orientation}) '
@@ -111,7 +111,7 @@ def color_bands(name: str, file: Any, tags: Tags) -> Bands:
 
 
 def color_order(kinds: Sequence[str]) -> tuple[tuple[int, ...], int | None]:
-    """Return the numbers, from 1, of the channels of an RGB image, and of the opacity or None.
+    """Return the numbers, from 1, of the channels of an RGB image, and of its opacity or None.
 
     Args:
         kinds: What each band is, in GDAL's words.
@@ -131,8 +131,8 @@ def opened_tiff(data: bytes) -> Iterator[tuple[Any, Tags]]:
     """Open the bytes of a TIFF file as a dataset of rasterio, and read tags that GDAL ignores.
 
     Raises:
-        UserError: If the file is damaged, also where it is read in the ``with`` block, or would
-            take GDAL minutes to open.
+        UserError: If the file is damaged, even if only the ``with`` block notices it, or would take
+            GDAL minutes to open.
         DependencyError: If rasterio is not installed.
     """
     require('rasterio')
@@ -165,7 +165,7 @@ def read_bands(file: Any, numbers: tuple[int, ...]) -> np.ndarray:
 
 
 def page_names(file: Any) -> list[str]:
-    """Return the names for GDAL of the pages that are bands of a dataset of rasterio.
+    """Return GDAL's names of the pages that are the bands of a dataset of rasterio.
 
     If the first page has several bands, only this page is read.
     """
@@ -203,9 +203,9 @@ def _require_small(file: Any, count: int) -> None:
 
 
 def turns_of(orientation: int) -> tuple[bool, bool, bool]:
-    """Return what an EXIF orientation, 1 to 8, asks for.
+    """Return whether to transpose an image, and then to flip its rows and its columns.
 
-    First, rows become columns or not; then the rows are flipped or not, and the columns.
+    ``orientation`` is the EXIF orientation, 1 to 8.
     """
     return orientation > 4, orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7)
 

@@ -1,4 +1,4 @@
-"""What some tools write into COCO files in their own way, as mmdet and pycocotools expect it."""
+"""Adapts what some tools write into COCO files to what mmdet and pycocotools expect."""
 
 import posixpath
 from contextlib import suppress
@@ -109,7 +109,7 @@ def _rotate(annotation: dict) -> bool:
 
 
 def _measure(annotation: dict) -> bool:
-    """Replace an area of 0, which mmdet would drop, and return whether it was one."""
+    """Replace an area of 0, with which mmdet would drop the object; return whether it was 0."""
     _, _, width, height = annotation['bbox']
     if not is_number(annotation.get('area')) or annotation['area'] > 0 or min(width, height) <= 0:
         return False

@@ -33,9 +33,9 @@ except ImportError:
     COCOeval_faster = None
 
 KINDS = {'bbox': 'boxes', 'segm': 'masks'}
-# The numbers of detections of which COCO's figures are, and those of mmdet for proposals.
+# The numbers of detections that COCO counts, and those that mmdet counts for proposals.
 OF_COCO, OF_PROPOSALS = (1, 10, 100), (100, 300, 1000)
-DIGITS = 3  # of the figures
+DIGITS = 3  # decimals of the figures
 # The two evaluators differ by less. pycocotools adds 2**-52 to the numbers of detections by which
 # it divides, so a precision of 1 after a single detection becomes 1 - 2**-52.
 MARGIN = 1e-12
@@ -72,9 +72,9 @@ class CocoAPMetric(CocoMetric):
     predictions. If faster-coco-eval is installed, it matches predictions and objects, with the same
     figures as pycocotools, except with ``use_mp_eval``.
 
-    All precisions, their figures by class and the error tables count the same detections: of each
-    class in an image, those with the highest scores, up to the largest number of ``proposal_nums``.
-    (mmdet takes ``mAP`` of 100 detections, and everything else of 1000.)
+    All precisions, the figures of each class and the error tables count the same detections: those
+    of each class in an image with the highest scores, up to the largest number in
+    ``proposal_nums``. (mmdet computes ``mAP`` from 100 detections, and all other figures from 1000.)
 
     With ``classwise``, the metrics contain ``bbox_AP_NAME``, ``bbox_AP50_NAME``, ``segm_AP_NAME``
     and ``segm_AP50_NAME`` for each class: -1 if it has no objects. mmdet itself has one figure for
@@ -118,7 +118,7 @@ class CocoAPMetric(CocoMetric):
 
     @property
     def note(self) -> str:
-        """What the figures have in common, for the table of a run."""
+        """A sentence on all figures, for the table of a run."""
         return f'At most {self._max_dets[-1]} detections of a class in an image are counted.'
 
     def _read(self, path: str) -> COCO:
@@ -212,7 +212,7 @@ class CocoAPMetric(CocoMetric):
         items = self.metric_items or [i for i in values if i.startswith('AR') != of_objects]
         if unknown := [item for item in items if item not in values]:
             raise ArgumentError(
-                f'CocoAPMetric: metric_items has {unknown[0]!r}, which is none of '
+                f'CocoAPMetric: metric_items has {unknown[0]!r}, which is not one of '
                 f'{", ".join(values)}'
             )
         if not of_objects:
@@ -227,7 +227,7 @@ class CocoAPMetric(CocoMetric):
         return metrics
 
     def _warn_of_crowded_images(self) -> None:
-        """Say that images have more objects than detections are counted."""
+        """Warn if images have more objects of a class than detections that are counted."""
         counts = {
             image: Counter(e['category_id'] for e in entries if not e.get('iscrowd'))
             for image, entries in self._coco_api.imgToAnns.items()
@@ -308,9 +308,9 @@ def _most_certain(entries: Sequence[dict], limit: int) -> list[dict]:
 
 
 def figures(evaluation: COCOeval) -> dict[str, float]:
-    """Return COCO's figures, -1 without objects, all of the most detections but ``AR@`` a number.
+    """Return COCO's figures, or -1 without objects. All but ``AR@N`` count the most detections.
 
-    pycocotools' own ``summarize`` takes mAP of 100 detections, whatever ``maxDets`` is.
+    pycocotools' own ``summarize`` computes mAP from 100 detections, whatever ``maxDets`` is.
     """
     precision, recall = evaluation.eval['precision'], evaluation.eval['recall']
     numbers, thresholds = evaluation.params.maxDets, evaluation.params.iouThrs

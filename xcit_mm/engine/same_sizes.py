@@ -6,7 +6,7 @@ from typing import Any
 
 
 def groups_of(sizes: Sequence[Hashable]) -> list[list[int]]:
-    """Return the indices of equal sizes, in the order in which the sizes first occur."""
+    """Return the indices of each size, in the order in which the sizes first occur."""
     groups = defaultdict(list)
     for i, size in enumerate(sizes):
         groups[size].append(i)

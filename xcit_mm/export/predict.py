@@ -22,7 +22,7 @@ INSTANCES = 1000  # a panoptic value is the class plus this times the number of 
 BLOCK = 2**22  # numbers that are interpolated at a time
 WEIGHT = np.float32(2048)  # OpenCV's unit of the weights of pixels
 OPACITY = 0.5
-# Of Linux, Windows and macOS; the later ones have Chinese, Japanese, Korean and Hindi.
+# Fonts of Linux, Windows and macOS. The later ones have Chinese, Japanese, Korean and Hindi.
 FONTS = (
     *('DejaVuSans.ttf', 'arial.ttf', 'Arial.ttf', 'NotoSansCJK-Regular.ttc', 'wqy-zenhei.ttc'),
     *('NotoSansDevanagari-Regular.ttf', 'Lohit-Devanagari.ttf', 'msyh.ttc', 'YuGothM.ttc'),
@@ -420,7 +420,7 @@ def draw(image: np.ndarray, result: Result, model: Model) -> Image.Image:
 
 
 def _font(size: int, text: str) -> ImageFont.FreeTypeFont:
-    """Return Pillow's own font, or the one of the system that lacks the fewest of the letters."""
+    """Return Pillow's own font, or the font of the system that lacks the fewest letters."""
     fonts = []
     for name in () if text.isascii() else FONTS:
         try:

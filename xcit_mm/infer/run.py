@@ -145,7 +145,7 @@ def infer(
 def _lost_places(images: Iterable[str]) -> Iterator[str]:
     """Yield a sentence on each image with a place on a map, which whole predictions lose."""
     for image in images:
-        with suppress(UserError):  # whoever predicts the image reports it
+        with suppress(UserError):  # reported when the image is predicted
             place = NOWHERE if is_url(image) else place_of_file(Path(image))
             if place.transform is not None:
                 yield WITHOUT_PLACE.format(image)

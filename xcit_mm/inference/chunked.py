@@ -58,7 +58,7 @@ def segment(model: nn.Module, data: dict[str, Any]) -> list[Tensor]:
 def _labels(
     scores: Tensor, size: tuple[int, int], meta: dict[str, Any], align_corners: bool
 ) -> Tensor:
-    # First to the size that the maps cover, without what was padded, then to the original size.
+    # Resize to the area that the maps cover, cut off the padding, and resize to the original size.
     _, right, _, bottom = meta.get('img_padding_size', meta.get('padding_size', (0, 0, 0, 0)))
     seen = slice(size[0] - bottom), slice(size[1] - right)
     sizes = covered_size(size), seen, meta['ori_shape'][:2]

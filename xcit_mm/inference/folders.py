@@ -62,8 +62,8 @@ class Folder:
         """Return sentences on what was skipped: hidden images and folders, and other files."""
         hidden = LeftOut(self.left.hidden).sentence(self.path)
         count = self.left.others.total()
-        what = f'{count} files that are no images or videos were'
-        what = '1 file that is no image or video was' if count == 1 else what
+        what = f'{count} files that are not images or videos were'
+        what = '1 file that is not an image or a video was' if count == 1 else what
         others = f'{self.path}: {what} skipped ({in_order(self.left.others)})' if count else ''
         return [note for note in (hidden, others) if note]
 

@@ -31,7 +31,7 @@ from ..scenes.write_zarr import write_zarr
 from .output_options import DEFAULT_OUTPUT, GEOJSON, GEOPACKAGE, OutputOptions
 from .workspace import Workspace
 
-SCALE_SIDE = 512  # pixels of the side of windows in which the scale of the map is taken as the same
+SCALE_SIDE = 512  # pixels; the scale of the map counts as constant in windows of this side
 PICTURE_SIDE = 4096  # pixels of the longer side of a picture
 VECTOR_WRITERS = {GEOJSON: write_geojson, GEOPACKAGE: write_geopackage}
 MAX_TEXTS = 300  # number of objects in a picture above which texts would hide them

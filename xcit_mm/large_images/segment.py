@@ -83,7 +83,7 @@ def label(
     maps = model.neck(pyramid.maps) if model.with_neck else pyramid.maps
     head, classes = model.decode_head, model.out_channels
     logits = head(maps)
-    covered = pyramid.covered  # larger than the image, to whose pixels the scores are cropped
+    covered = pyramid.covered  # may reach beyond the image
     scores = F.interpolate(logits, covered, mode='bilinear', align_corners=model.align_corners)
 
     shards, workspace = passes.shards, passes.workspace

@@ -1,7 +1,7 @@
 """mmseg's segmentors on XCiT, with labels at the pixels that the tokens saw. Needs mmseg.
 
 The last patches of an image reach beyond its border if a side is not a multiple of the patch size,
-and so do the maps: 32 rows of stride 16 stand for 512 pixels, also if the image has 497. mmseg
+and so do the maps: 32 rows of stride 16 stand for 512 pixels, even if the image has 497. mmseg
 resizes the scores to the image and so moves them by up to a patch, and its necks and heads resize
 the map of stride 32 as well, which moves it by up to 32 pixels.
 """
@@ -40,7 +40,7 @@ class AlignedSegmentor:
             return super().loss(inputs, data_samples)
         maps, losses = self.extract_feat(inputs), {}
         for prefix, head in self.heads().items():
-            if type(head).loss is BaseDecodeHead.loss:  # resizes what it compares with the labels
+            if type(head).loss is BaseDecodeHead.loss:  # it resizes scores to the labels
                 scores = head.forward(maps)
                 several = isinstance(scores, (tuple, list))
                 scores = scores if several else [scores]

@@ -127,7 +127,7 @@ class XCA(RowsModule):
         return self.qkv.weight, self.qkv.bias, self.temperature, *_scaled_weights(self.proj, scale)
 
     def forward(self, x: Tensor, scale: Tensor | None = None, rows: Rows = ALONE) -> Tensor:
-        if rows.are_shared or rows.have_gaps:  # all that the attention reads of other rows are sums
+        if rows.are_shared or rows.have_gaps:  # the attention needs only sums of other rows
             require_unmodified(self.qkv, self.proj)
             return gram(rows.with_data(x), *self.weights(scale), total=rows.sum)
         if has_unmodified_layers(self) and not is_transformed():

@@ -106,7 +106,7 @@ def affine_map(
     Args:
         G: Covariance of the tokens, in whose dtype the matrices are multiplied.
         s: Mean of the tokens.
-        N: Number of tokens, of all images or of each (B, 1).
+        N: Number of tokens: one number for all images, or one for each, (B, 1).
         parameters: The parameters of :func:`xcit_mm.ops.xca`.
         max_amplification: The largest factor by which rounding errors of G may be amplified, or
             None if any may.

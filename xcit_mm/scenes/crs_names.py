@@ -6,8 +6,8 @@ from typing import Any
 def epsg_code(crs: Any) -> int | None:
     """Return the EPSG code of a reference system, or None if it has none.
 
-    ``to_epsg`` of rasterio also returns the code of a system that only resembles it, for example
-    one with another shift of the datum, which is 100 to 200 meters away.
+    ``to_epsg`` of rasterio also returns the code of a system that is only similar, for example with
+    another datum shift, which moves coordinates by 100 to 200 meters.
     """
     code = crs.to_epsg()
     return code if code is not None and type(crs).from_epsg(code) == crs else None

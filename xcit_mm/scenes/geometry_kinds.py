@@ -4,7 +4,7 @@ import struct
 
 from ..errors import UserError
 
-# By the numbers of well-known binary (ISO 19125), without those of their third dimension.
+# By their numbers in well-known binary (ISO 19125), without the digits of a third dimension.
 CURVES = {8: 'CircularString', 9: 'CompoundCurve', 10: 'CurvePolygon', 11: 'MultiCurve'}
 CURVES |= {12: 'MultiSurface', 13: 'Curve', 14: 'Surface'}
 SURFACES = {15: 'PolyhedralSurface', 16: 'TIN', 17: 'Triangle'}

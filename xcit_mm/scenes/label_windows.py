@@ -154,7 +154,7 @@ class LabelWindows:
         return counts
 
     def _valid(self, window: Window) -> np.ndarray | None:
-        """Return which pixels have a label, also if it is ignored, in an image with data there."""
+        """Return the pixels with a label, which may be an ignored one, at which the image has data."""
         sources = [self._source] if self._image is None else [self._source, self._image]
         masks = [mask for s in sources if (mask := s.valid(window)) is not None]
         return np.logical_and.reduce(masks) if masks else None
@@ -182,8 +182,8 @@ def open_labels(
     Without rasterio, PNG files are decoded as a whole as well. For the arguments after the image,
     see :class:`LabelWindows`.
 
-    If both have a place on the map, each pixel of the image has the label at its place, and has
-    none beyond the labels.
+    If both have a place on the map, each pixel of the image has the label at its place. Pixels
+    beyond the labels have no label.
 
     Raises:
         BadImageError: If the labels are missing or damaged, have another size than the image, or

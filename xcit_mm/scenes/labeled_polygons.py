@@ -18,7 +18,7 @@ from .read_features import in_pixels, not_in_image, read_features
 POLYGONS = 'Polygon', 'MultiPolygon'
 # A polygon that crosses itself is repaired if this share of its area changes at most.
 MAX_CHANGE = 0.01
-# Crossings of a polygon that is repaired; the time of a repair grows with their square.
+# A polygon with more crossings is not repaired: the time grows with the square of their number.
 MAX_CROSSINGS, EDGES_TOGETHER = 1000, 256
 
 
@@ -145,7 +145,7 @@ def repaired(shape: Any, place: str) -> Any:
     """Return a valid Polygon or MultiPolygon that covers the same area.
 
     Raises:
-        UserError: If the shape is no polygon, if it crosses itself very often, or if its repair
+        UserError: If the shape is not a polygon, if it crosses itself very often, or if its repair
             changes its area.
     """
     require_polygon(shape, place)

@@ -59,7 +59,7 @@ class OmeTiff(ImageSource):
         sizes = [size for size, _ in levels]
         require_level(str(path), level, sizes, RESAMPLE)
         if level and nodata is None and (values := _opened(path, levels[0][1][0], None).nodata):
-            nodata = values[0]  # which the pages of levels may lack
+            nodata = values[0]  # the pages of levels may lack it
         pages = levels[level][1]
         count = sum(page.channels for page in pages)
         require_few_channels(str(path), count)  # before each page is opened

@@ -178,11 +178,11 @@ def open_scene(
 
 
 def _require_feasible(name: str, size: tuple[int, int]) -> None:
-    """Refuse an image that a few bytes may claim, before anything is made for each of its parts."""
+    """Refuse a huge size, which a tiny file may claim, before each part of it takes memory."""
     if math.prod(size) > MAX_PIXELS:
         raise UserError(
             f'{name} has {size[1]}x{size[0]} pixels where it is read, but at most {MAX_PIXELS} can '
-            'be predicted at a time: name a part with --region, or a smaller --level'
+            'be predicted at a time: name a part with --region, or a reduced --level'
         )
 
 

@@ -10,8 +10,8 @@ from ..environment import require
 
 METERS, MICROMETERS = 'm', '\N{MICRO SIGN}m'
 GEOCENTRIC = 'EPSG:4978'  # x, y and z from the center of the Earth, in meters
-# Relative difference to the ground up to which the unit of the map is taken: UTM and most national
-# grids stay within it, and twice their pixel is exactly two pixels.
+# Up to this relative difference, lengths on the map count as lengths on the ground. UTM and most
+# national grids stay within it, so that twice the size of a pixel is exactly two pixels.
 TRUE_TO_SCALE = 0.01
 
 # The units of OME and NGFF, in micrometers.
@@ -91,7 +91,7 @@ def _sides_on_ground(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the vectors (n, 3) of the sides of pixels, down and right, in meters.
 
-    They lead through the centers of the pixels. They are NaN where the map shows no place on Earth.
+    They lead through the centers of the pixels. They are NaN where the map does not show a place on Earth.
     """
     from rasterio.warp import transform as convert
 

@@ -11,10 +11,10 @@ from .geometry import Window, tiles, whole
 from .image_source import ImageSource
 from .image_views import ImageView
 
-PART = 512  # pixels of the side of what is placed at a time
+PART = 512  # pixels; the side of the parts that are placed at a time
 MAX_READ = 2**24  # values of the raster that are read at a time
 ROUNDING = 1e-6  # pixels; a place on the border of two pixels is in the second one, as in GDAL
-SURVEY = 64  # places along an axis of which it is found out where they are
+SURVEY = 64  # places along each axis that are tested for an overlap
 
 
 def laid_over(raster: ImageSource, image: ImageSource) -> ImageSource:
@@ -24,8 +24,7 @@ def laid_over(raster: ImageSource, image: ImageSource) -> ImageSource:
     center, and has no data beyond the raster. Otherwise, the raster is returned as it is.
 
     Raises:
-        UserError: If they do not overlap, or if only one of them has its place by an affine
-            transform.
+        UserError: If they do not overlap, or if only one of them is placed by an affine transform.
     """
     places = raster.place, raster.shape[:2], image.place, image.shape[:2]
     if are_laid_by_pixels(*places):
@@ -53,7 +52,7 @@ class PlacedRaster(ImageView):
         return self._box
 
     def _find_box(self) -> Window:
-        """Return a window that holds all pixels on the raster, which is empty if there are none."""
+        """Return a window with all pixels that are on the raster, or an empty one without any."""
         (to_raster, to_image), size = self._conversions, self.shape[:2]
         survey = np.meshgrid(*(np.linspace(0.5, n - 0.5, SURVEY) for n in size[::-1]))
         columns, rows = (values.ravel() for values in survey)
@@ -108,20 +107,20 @@ class PlacedRaster(ImageView):
 
 
 class _Conversion:
-    """What converts pixels of an image to pixels of another one by their places on the map."""
+    """Converts pixels of an image to pixels of another image by their places on the map."""
 
     def __init__(self, source: ImageSource, target: ImageSource) -> None:
         self._from, (self._crs, transform, _) = source.place, target.place
         self._inverse, self._turn = ~transform, None
-        if self._crs is not None and self._crs.is_geographic:  # longitudes are in any turn
+        if self._crs is not None and self._crs.is_geographic:  # longitudes may differ by full turns
             self._turn = 2 * math.pi / self._crs.units_factor[1]
             self._center = (transform * (target.shape[1] / 2, target.shape[0] / 2))[0]
 
     def convert(self, columns: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
         """Return the columns and rows (2, ...) in the other image.
 
-        Returns None if some of the places have no coordinates in its reference system. A single
-        place is infinitely far away then.
+        Returns None if some of several places have no coordinates in its reference system. A single
+        place without coordinates is infinitely far away.
         """
         places = applied(self._from.transform, columns, rows)
         if (places := converted(*places, self._from.crs, self._crs)) is None:
@@ -132,7 +131,7 @@ class _Conversion:
         return np.array(applied(self._inverse, x, y))
 
     def convert_some(self, columns: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return the same as :meth:`convert` for a few places (n,), each by itself if necessary."""
+        """Convert a few places (n,), each by itself if they cannot be converted together."""
         if (places := self.convert(columns, rows)) is not None:
             return places
         each = zip(columns[:, None], rows[:, None], strict=True)

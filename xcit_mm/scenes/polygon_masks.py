@@ -85,5 +85,5 @@ def _placed(features: Features, image: ImageSource) -> list[Any]:
     import shapely
 
     polygons = in_pixels(features, image).geometries
-    # In other coordinates, a polygon may cross itself in the last digits, which a cut allows.
+    # After a conversion, rounding may let a polygon cross itself; clip_by_rect accepts this.
     return [p for p in polygons if shapely.clip_by_rect(p, 0, 0, *image.shape[1::-1]).area]

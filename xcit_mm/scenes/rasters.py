@@ -42,9 +42,9 @@ class GdalImage(ImageSource):
         are_labels: Whether bands are read as they are stored, and no pixel is without data.
         nodata: The value of pixels without data. Default: the value in the file.
         level: The number of the level.
-        is_stored: Whether the first ``channels`` are the first bands as they are stored, for a
-            virtual raster, which names bands. Otherwise, they are colors.
-        tags: What the header says that GDAL does not pass on.
+        is_stored: Whether the channels are the first bands as they are stored. A virtual raster
+            needs this, because it names bands by number. Otherwise, the channels are colors.
+        tags: The tags in the header that GDAL does not pass on.
     """
 
     def __init__(
@@ -125,13 +125,13 @@ class GdalImage(ImageSource):
         self._settings.options['GDAL_CACHEMAX'] = max(CACHE, cache)
 
     def _find_gaps(self, full: Any) -> None:
-        """Note how a file, of which the full image is open as well, marks pixels without data."""
+        """Note how the file marks pixels without data; ``full`` is the open full image."""
         file = self._file
         self.file_nodata = file.nodatavals[0]
         flags = [flag.name for flag in full.mask_flag_enums[0]]
         # Without a mask in the file, GDAL makes one from no-data values or the transparency.
         has_mask = 'per_dataset' in flags and 'alpha' not in flags and not self._are_labels
-        # Levels of the pixels may have no level of the mask, and are valid everywhere then.
+        # A level without its own mask would be valid everywhere, so the mask of the full image is read.
         self._masked = full if has_mask else None
         if self._are_labels:
             self.has_gaps = False

@@ -141,9 +141,9 @@ def in_crs(features: Features, crs: Any, pixel: float = math.inf) -> Features:
 
 
 def not_in_image(image: ImageSource, features: Features, *guesses: Features) -> UserError:
-    """Return what is wrong with a file, none of whose features is in its image.
+    """Return what is wrong with a file that has no feature in its image.
 
-    The guesses are the same features in other reference systems that were tried, too.
+    ``guesses`` are the same features in other reference systems that were tried as well.
     """
     place = 'for which the file names no system'
     if features.crs is not None:

@@ -1,7 +1,7 @@
 """The layer of a GeoPackage, which is an SQLite database.
 
 A view, a trigger or a generated column of a database is a program, and GDAL would run it. Here,
-SQLite reads the values of a table, and refuses to compute any.
+SQLite only reads the stored values of a table.
 """
 
 import sqlite3
@@ -17,16 +17,16 @@ import shapely
 from ..errors import UserError, one_line, reason
 from .geometry_kinds import kind_of, require_known_kind
 
-# Where SQLite keeps the number of the application, with those of GeoPackage 1.0, 1.1 and later.
+# Where SQLite keeps the number of the application, and its values for GeoPackage 1.0, 1.1 and later.
 APPLICATION, GEOPACKAGES = slice(68, 72), (b'GP10', b'GP11', b'GPKG')
-# Systems of GeoPackage without a definition: of a plane, such as pixels, and of the earth.
+# Systems that GeoPackage does not define: a plane, for example of pixels, and the Earth.
 CARTESIAN, GEOGRAPHIC = -1, 0
 MAGIC, EXTENDED = b'GP', 32
 ENVELOPES = {0: 0, 1: 32, 2: 48, 3: 48, 4: 64}  # bytes, by their code in a geometry
-# Kinds of shapes in WKB, from 1, to which z and m add thousands.
+# Kinds of shapes in WKB, numbered from 1. With z or m, the numbers are larger by thousands.
 KINDS = 'Point', 'LineString', 'Polygon', 'MultiPoint', 'MultiLineString', 'MultiPolygon'
 POINT, POLYGON, MULTI = 1, 3, 3
-ORDERS = {0: '>I', 1: '<I'}  # of the bytes of a number
+ORDERS = {0: '>I', 1: '<I'}  # byte orders of a number
 READ = 'gpkg_geometry_columns', 'gpkg_spatial_ref_sys'
 
 
@@ -42,7 +42,7 @@ def read_layer(path: Path, data: bytes) -> Layer:
     """Read a GeoPackage with one layer, whose content is ``data``.
 
     Raises:
-        UserError: If the file is damaged or is no GeoPackage with one layer, if the layer is not a
+        UserError: If the file is damaged or is not a GeoPackage with one layer, if the layer is not a
             table, or if a feature has no geometry with finite coordinates.
     """
     if data[APPLICATION] not in GEOPACKAGES:
@@ -85,7 +85,7 @@ def _layer(path: Path, database: sqlite3.Connection, size: int) -> Layer:
         )
     table, geometry, system = layers[0]
     _require_table(path, database, table)
-    # Neither the numbers of the features nor generated columns, which this list leaves out.
+    # Without the primary key. The list also leaves generated columns out.
     columns = database.execute(f'PRAGMA table_info({_quoted(table)})')
     columns = [name for _, name, _, _, _, key in columns if not key and name != geometry]
     chosen = ', '.join(map(_quoted, [geometry, *columns]))
@@ -108,9 +108,9 @@ def _require_table(path: Path, database: sqlite3.Connection, name: str) -> None:
 
 
 def _rows(path: Path, found: sqlite3.Cursor, size: int) -> Iterator[tuple]:
-    """Yield rows as long as the file, of a ``size`` in bytes, can hold them.
+    """Yield rows, and refuse more data than a file of ``size`` bytes can hold.
 
-    The pages of a damaged database may belong to several rows, and a default to all rows.
+    In a damaged database, several rows may share a page; all rows may share a default value.
     """
     for row in found:
         size -= 1 + sum(len(value) for value in row if isinstance(value, (str, bytes)))

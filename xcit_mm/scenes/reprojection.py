@@ -18,12 +18,12 @@ EARTH = 6_371_000  # its radius in meters
 # Between corners that are sqrt(STRAIGHT * p) meters apart, a line that is straight in one system
 # bends by a tenth of a pixel of p meters at most in another one, except near the poles.
 STRAIGHT = 1e6
-MAX_ADDED = 2**20  # corners of a file, whose numbers may be large
+MAX_ADDED = 2**20  # corners for one file, because its coordinates may be huge
 FULL_TURN = 1 - 1e-6  # of a period: sides of this length are the border of a map of the Earth
 
 
 def period_of(crs: Any) -> float | None:
-    """Return after which distance the x coordinates of a system repeat, or None if they do not."""
+    """Return the distance after which the x coordinates of a system repeat, or None."""
     from rasterio.warp import transform
 
     if crs.is_geographic:
@@ -37,9 +37,9 @@ def period_of(crs: Any) -> float | None:
 
 
 def across_180_degrees(geometries: np.ndarray, crs: Any) -> np.ndarray:
-    """Return polygons whose sides from 179 to -179 degrees cross the 180th meridian.
+    """Let the sides of polygons from 179 to -179 degrees cross the 180th meridian.
 
-    In the file, such a side leads around the Earth. RFC 7946 asks for two polygons instead.
+    Read literally, such a side leads around the Earth. RFC 7946 asks for two polygons instead.
     """
     period = period_of(crs)
     if period is None:
@@ -63,8 +63,8 @@ def reprojected(geometries: np.ndarray, source: Any, target: Any, pixel: float) 
     Args:
         geometries: (n,) geometries of shapely.
         source: The CRS of rasterio of their coordinates.
-        target: The other one.
-        pixel: A length in meters; smaller ones do not matter.
+        target: The CRS of rasterio to convert them to.
+        pixel: The side of a pixel in meters, to which the result is accurate.
 
     Raises:
         ValueError: If a place is not in the other system, or if a polygon surrounds a pole although
@@ -142,10 +142,10 @@ def _changed(
 
 
 def _turns(x: np.ndarray, rings: np.ndarray, period: float, most: float = math.inf) -> np.ndarray:
-    """Return by how many periods each corner (m,) of rings is ahead of its short way.
+    """Return how many periods to subtract from each corner (m,) so that rings take short ways.
 
-    The short way from corner to corner is at most half a period long. Steps of more than ``most``
-    are left as they are.
+    A short way from corner to corner is at most half a period long. Steps of more than ``most`` stay
+    as they are.
     """
     steps = np.diff(x, prepend=x[:1])
     steps[rings[:-1]] = 0

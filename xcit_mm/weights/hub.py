@@ -145,8 +145,8 @@ def download_model(name: str) -> Path:
 def _download(name: str, revision: str | None, files: list[str]) -> Path:
     """Return the folder of a commit in the hub's cache, with those of the files that the hub has.
 
-    huggingface_hub's own downloads name files by what a hub answers. Here, only a commit that is
-    one becomes a name.
+    huggingface_hub itself names files after the answers of the hub. Here, only a valid commit
+    becomes the name of a folder.
     """
     with hub_errors(name):
         from huggingface_hub import HfApi, constants
@@ -167,7 +167,7 @@ def _download(name: str, revision: str | None, files: list[str]) -> Path:
                     raise
                 return folder
         if not COMMIT.fullmatch(commit):
-            raise UserError(f'{name}: the hub names {one_line(commit)!r}, which is no commit')
+            raise UserError(f'{name}: the hub names {one_line(commit)!r}, which is not a commit')
         folder = storage / 'snapshots' / commit
         for file in files:
             if not (folder / file).exists():

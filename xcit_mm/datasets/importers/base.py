@@ -27,7 +27,7 @@ from ..decode import Size  # width and height in pixels
 
 SPLITS = ('train', 'val', 'trainval', 'test')
 SYNONYMS = {'training': 'train', 'validation': 'val', 'valid': 'val', 'testing': 'test'}
-SYNONYMS['default'] = 'train'  # CVAT's subset of images that are in no other
+SYNONYMS['default'] = 'train'  # CVAT's subset for images without a subset of their own
 
 CLASSES = 'classes.txt'
 IGNORED = '__ignore__'  # the name of regions that are neither objects nor background
@@ -96,14 +96,14 @@ class ForeignDataset(ABC):
 
 
 class FilesByName:
-    """The files below a folder by their paths in it without the suffix, or by their names alone.
+    """The files below a folder, by relative paths without suffixes or by names alone.
 
-    A name that is spelled in another way, see :func:`.same_name`, is also found.
+    A name also finds files whose names are spelled differently (see :func:`.same_name`).
 
     Args:
         folder: The folder.
         suffixes: The suffixes of the files.
-        left: Gets what is left out.
+        left: Collects what is left out.
     """
 
     def __init__(self, folder: Path, suffixes: Sequence[str], left: LeftOut) -> None:
@@ -118,7 +118,7 @@ class FilesByName:
             self._alone.setdefault(same_name(file.stem), []).append(file)
 
     def find(self, name: str) -> list[Path]:
-        """Return the files of a name; there may be none, or several."""
+        """Return the files with a name: none, one or several."""
         names = [name, name.strip('"')]  # datumaro quotes names with spaces
         names += [name.rpartition('.')[0]] * name.lower().endswith(IMAGE_SUFFIXES)
         for path in names:
@@ -129,7 +129,7 @@ class FilesByName:
         return []
 
     def only(self, name: str, place: str) -> Path:
-        """Return the file of a name that ``place`` has, or raise a LabelError."""
+        """Return the only file with a name that ``place`` mentions, or raise a LabelError."""
         found = self.find(name)
         if len(found) == 1:
             return found[0]
@@ -152,8 +152,8 @@ def absolute(path: Path) -> Path:
 def find_image(name: str, candidates: Sequence[Path], place: str) -> Path:
     """Return the first of the paths with a file, or raise a LabelError.
 
-    Any text may be the ``name`` of an image in a label file, also one that is spelled in another
-    way (see :func:`.same_name`) or that lacks the suffix.
+    The ``name`` of an image in a label file may be any text. It may be spelled differently from the
+    name of the file (see :func:`.same_name`), or lack the suffix.
     """
     paths = [absolute(path) for path in candidates]
     endings = (

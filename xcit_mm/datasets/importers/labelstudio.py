@@ -53,7 +53,7 @@ class LabelstudioDataset(ForeignDataset):
                 f'{self._file} is not a list of tasks with data and annotations: export the '
                 'project from Label Studio as JSON (not as JSON-MIN)'
             )
-        self._results: dict[Path, list[tuple[int, dict]]] = {}  # with their numbers in the task
+        self._results: dict[Path, list[tuple[int, dict]]] = {}  # each with its number in the task
         for task in tasks:
             try:
                 self._add(task)
@@ -90,7 +90,7 @@ class LabelstudioDataset(ForeignDataset):
     def _find_image(self, data: Mapping[str, Any], tag: str | None, page: int, place: str) -> Path:
         """Return the image that a tag of the labeling configuration shows.
 
-        The data of the task has a field of the name of the tag, or a single image.
+        The data of the task has a field with the name of the tag, or only one image.
         """
         fields = [tag] if tag in data else sorted(data, key=lambda field: field != 'image')
         named, found, problems = [], [], []
@@ -113,7 +113,7 @@ class LabelstudioDataset(ForeignDataset):
         return found[0]
 
     def _file_of(self, address: Any, place: str) -> Path:
-        """Return the file of an address, which may be of an upload or of a local file."""
+        """Return the file of an address: the address of an upload or of a local file."""
         if not isinstance(address, str) or len(address) > MAX_ADDRESS:
             raise LabelError(f'{place}: {NO_IMAGE}')
         try:

@@ -10,15 +10,15 @@ from . import base
 from .base import SPLITS, FilesByName, ForeignDataset, LabelError, Shape, Size
 
 IMAGES, ANNOTATIONS = 'JPEGImages', 'Annotations'
-OF_CLASS = re.compile(r' (-1|0|1)$')  # of a list that says which images have a class
+OF_CLASS = re.compile(r' (-1|0|1)$')  # the end of a line in a list of the images of a class
 
 
 class VocDataset(ForeignDataset):
     """A folder such as VOC2007, or a folder that contains several of them, such as VOCdevkit.
 
     Without lists in ImageSets/Main, all images that have an XML file are one split. The classes are
-    those in the file classes.txt of the folder, or else the names of the objects, sorted. Both
-    folders may have folders inside, such as cam1, and a list then names cam1/0000.
+    those in the file classes.txt of the folder, or else the names of the objects, sorted. The
+    folders of images and XML files may have subfolders, such as cam1; lists then name cam1/0000.
     """
 
     def __init__(self, source: str | Path) -> None:
@@ -51,7 +51,7 @@ class VocDataset(ForeignDataset):
                     path = image.relative_to(images.folder).with_suffix('').as_posix()
                     if labels.find(path):
                         label = labels.only(path, place)
-                    else:  # which is then a problem
+                    else:  # it does not exist, which is reported when it is read
                         label = year / ANNOTATIONS / f'{path}.xml'
                 except LabelError as error:
                     self.problems.append(error)

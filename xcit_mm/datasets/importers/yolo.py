@@ -14,9 +14,8 @@ from ...finder import LeftOut, find_files, find_spelled, subfolders
 from . import base
 from .base import ForeignDataset, LabelError, Shape, Size
 
-IMAGES = re.compile(
-    r'(?<=[/\\])images(?=[/\\])(?!.*[/\\]images[/\\])', re.I
-)  # the last such folder
+# The last folder of this name in a path.
+IMAGES = re.compile(r'(?<=[/\\])images(?=[/\\])(?!.*[/\\]images[/\\])', re.I)
 MAX_RELATIVE = 2  # larger coordinates of YOLO are in pixels, not slightly beyond the border
 TAGS = ('str', 'int', 'float', 'bool', 'null', 'seq', 'map')  # of YAML, for plain values
 ORIENTED = (
@@ -96,12 +95,12 @@ class YoloDataset(ForeignDataset):
             elif key not in NOT_PLACES:
                 listed = entries if isinstance(entries, list) else [entries]
                 paths = [str(root / e) for root in roots for e in listed if isinstance(e, str)]
-                what = f'Folders of the key {key} of {self._file.name}, which is no split'
+                what = f'Folders of the key {key} of {self._file.name}, which is not a split'
                 self.leave_out(what, [*filter(os.path.isdir, paths)])
         return places
 
     def _find_labels(self, images: list[Path]) -> None:
-        """Find the label file of each image, which may be spelled in another way."""
+        """Find the label file of each image; its name may be spelled differently."""
         files = {image: _label_file(image) for image in images}
         own = {file for file in files.values() if file.exists()}
         for image, file in files.items():
@@ -218,5 +217,5 @@ def _has_labels(file: Path) -> bool:
 
 
 def _mirrored(path: Path) -> Path:
-    """Return the path of labels for a path of images."""
+    """Return the path of the labels that belong to a path of images."""
     return Path(IMAGES.sub('labels', f'{path}{os.sep}'))

@@ -41,7 +41,7 @@ class BadDataHook(Hook):
         for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
             if isinstance(loop, BaseLoop):
                 _check_annotations(loop.dataloader.dataset, runner.cfg.max_bad_share)
-        with kept_random_state():  # from which the weights are drawn
+        with kept_random_state():  # the initial weights are drawn from it
             sentences = _examine(runner)
         for sentence in sentences:
             runner.logger.warning(sentence)
@@ -85,7 +85,7 @@ class BadDataHook(Hook):
 
 
 def _examine(runner: Runner) -> list[str]:
-    """Require examples, and a first image of each evaluation, and return what is to be known."""
+    """Require examples and a valid first image of each evaluation; return warnings for the log."""
     loops = dict(train=runner._train_loop, val=runner._val_loop, test=runner._test_loop)
     found, counted, classes = [], {}, ()
     for split, loop in loops.items():
