@@ -94,7 +94,8 @@ def walk(
                 left.hidden += [folder / name for name in (*folders, *files) if is_hidden(name)]
             folders[:] = sorted(name for name in folders if not is_hidden(name))
             yield folder, folders, sorted(name for name in files if not is_hidden(name))
-            paths = [folder / name for name in folders]  # os.walk itself enters those that are not links
+            # os.walk itself enters the folders that are not links.
+            paths = [folder / name for name in folders]
             pending += [p for p in paths if os.path.realpath(p) != str(Path(place, p.name))]
 
 

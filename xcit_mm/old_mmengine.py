@@ -17,8 +17,8 @@ from mmengine.config.utils import MODULE2PACKAGE
 def mend() -> None:
     """Let mmengine find loaders and installed packages with functions of current Pythons."""
     misc = import_module('mmengine.utils.dl_utils.misc')
-    # Python 3.14 removed find_loader (cpython issue 120581). mmengine calls it for every model that it
-    # trains, to find out whether mmcv has an extension.
+    # Python 3.14 removed find_loader (cpython issue 120581). mmengine calls it for every model that
+    # it trains, to find out whether mmcv has an extension.
     if hasattr(misc, 'pkgutil') and not hasattr(misc.pkgutil, 'find_loader'):
         misc.pkgutil = SimpleNamespace(find_loader=_find_loader)
     # These resolve bases such as mmdet::... with pkg_resources, which setuptools 81 removed.

@@ -30,8 +30,8 @@ class Place(NamedTuple):
     Attributes:
         crs: The reference system, or None for coordinates of an unknown system.
         transform: The affine transform from pixels, column and row, to the map.
-        points: For a file that is placed by ground control points or rational polynomials instead of
-            a transform, their description and their values.
+        points: For a file that is placed by ground control points or rational polynomials instead
+            of a transform, a description of them and their values.
     """
 
     crs: Any = None

@@ -1,8 +1,8 @@
 """The reference systems that files name.
 
-If the name of a system looks like an address, a file or a chain of computations with grids, GDAL and
-PROJ request, open or compute it, and they wait for a server forever. Here, the name of a system must
-be a code, or WKT that does not need a file.
+If the name of a system looks like an address, a file or a chain of computations with grids, GDAL
+and PROJ request, open or compute it, and they wait for a server forever. Here, the name of a system
+must be a code, or WKT that does not need a file.
 """
 
 import re

@@ -74,7 +74,7 @@ class CocoAPMetric(CocoMetric):
 
     All precisions, the figures of each class and the error tables count the same detections: those
     of each class in an image with the highest scores, up to the largest number in
-    ``proposal_nums``. (mmdet computes ``mAP`` from 100 detections, and all other figures from 1000.)
+    ``proposal_nums``. (mmdet computes ``mAP`` from 100 detections, and other figures from 1000.)
 
     With ``classwise``, the metrics contain ``bbox_AP_NAME``, ``bbox_AP50_NAME``, ``segm_AP_NAME``
     and ``segm_AP50_NAME`` for each class: -1 if it has no objects. mmdet itself has one figure for

@@ -147,7 +147,7 @@ class NormalizedImage:
 def padded_size(preprocessor: nn.Module, size: tuple[int, int]) -> tuple[int, int]:
     """Return the size (H, W) to which a preprocessor pads an image in evaluation."""
     divisor = getattr(preprocessor, 'pad_size_divisor', 1)
-    if hasattr(preprocessor, 'size_divisor'):  # mmseg uses its size and size_divisor in training only
+    if hasattr(preprocessor, 'size_divisor'):  # mmseg's, which only training uses
         padding = preprocessor.test_cfg or {}
         if padding.get('size') is not None:
             return tuple(map(max, size, padding['size']))

@@ -154,7 +154,7 @@ class LabelWindows:
         return counts
 
     def _valid(self, window: Window) -> np.ndarray | None:
-        """Return the pixels with a label, which may be an ignored one, at which the image has data."""
+        """Return which pixels have a label, even an ignored one, and data in the image."""
         sources = [self._source] if self._image is None else [self._source, self._image]
         masks = [mask for s in sources if (mask := s.valid(window)) is not None]
         return np.logical_and.reduce(masks) if masks else None

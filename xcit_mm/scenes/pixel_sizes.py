@@ -91,7 +91,7 @@ def _sides_on_ground(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the vectors (n, 3) of the sides of pixels, down and right, in meters.
 
-    They lead through the centers of the pixels. They are NaN where the map does not show a place on Earth.
+    They lead through the centers of the pixels. They are NaN at places that are not on the Earth.
     """
     from rasterio.warp import transform as convert
 

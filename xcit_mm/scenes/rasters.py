@@ -131,7 +131,7 @@ class GdalImage(ImageSource):
         flags = [flag.name for flag in full.mask_flag_enums[0]]
         # Without a mask in the file, GDAL makes one from no-data values or the transparency.
         has_mask = 'per_dataset' in flags and 'alpha' not in flags and not self._are_labels
-        # A level without its own mask would be valid everywhere, so the mask of the full image is read.
+        # The mask of the full image is read, because levels without a mask seem valid everywhere.
         self._masked = full if has_mask else None
         if self._are_labels:
             self.has_gaps = False

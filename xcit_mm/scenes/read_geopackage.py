@@ -17,7 +17,7 @@ import shapely
 from ..errors import UserError, one_line, reason
 from .geometry_kinds import kind_of, require_known_kind
 
-# Where SQLite keeps the number of the application, and its values for GeoPackage 1.0, 1.1 and later.
+# Where SQLite keeps the number of the application, and those of GeoPackage 1.0, 1.1 and later.
 APPLICATION, GEOPACKAGES = slice(68, 72), (b'GP10', b'GP11', b'GPKG')
 # Systems that GeoPackage does not define: a plane, for example of pixels, and the Earth.
 CARTESIAN, GEOGRAPHIC = -1, 0
@@ -42,8 +42,8 @@ def read_layer(path: Path, data: bytes) -> Layer:
     """Read a GeoPackage with one layer, whose content is ``data``.
 
     Raises:
-        UserError: If the file is damaged or is not a GeoPackage with one layer, if the layer is not a
-            table, or if a feature has no geometry with finite coordinates.
+        UserError: If the file is damaged or is not a GeoPackage with one layer, if the layer is not
+            a table, or if a feature has no geometry with finite coordinates.
     """
     if data[APPLICATION] not in GEOPACKAGES:
         raise UserError(f'{path} is an SQLite database, but not a GeoPackage: convert it')

@@ -144,8 +144,8 @@ def _changed(
 def _turns(x: np.ndarray, rings: np.ndarray, period: float, most: float = math.inf) -> np.ndarray:
     """Return how many periods to subtract from each corner (m,) so that rings take short ways.
 
-    A short way from corner to corner is at most half a period long. Steps of more than ``most`` stay
-    as they are.
+    A short way from corner to corner is at most half a period long. Steps of more than ``most``
+    stay as they are.
     """
     steps = np.diff(x, prepend=x[:1])
     steps[rings[:-1]] = 0

@@ -97,7 +97,7 @@ def hub_errors(what: str) -> Iterator[None]:
         raise
     except HFValidationError as error:
         raise UserError(f'{what}: the hub does not allow this name ({reason(error)})') from None
-    except Exception as error:  # of the client of HTTP, which depends on the version
+    except Exception as error:  # the HTTP client depends on the version
         if is_disk_full(error):
             text = reason(error)
             raise UserError(
@@ -161,7 +161,7 @@ def _download(name: str, revision: str | None, files: list[str]) -> Path:
                 commit = HfApi().model_info(repo, revision=revision).sha or ''
             except RevisionNotFoundError:
                 raise
-            except Exception:  # of the client of HTTP, which depends on the version
+            except Exception:  # the HTTP client depends on the version
                 folder = storage / 'snapshots' / _noted(reference)
                 if not any((folder / file).exists() for file in files):
                     raise

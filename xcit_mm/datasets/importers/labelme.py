@@ -100,7 +100,7 @@ class LabelmeDataset(ForeignDataset):
 def _shape(shape: dict, size: Size, place: str) -> Shape:
     kind, points = shape.get('shape_type', 'polygon'), shape.get('points')
     if kind == 'rectangle':
-        is_outline = isinstance(points, list) and len(points) == 4  # X-AnyLabeling writes all corners
+        is_outline = isinstance(points, list) and len(points) == 4  # X-AnyLabeling's
         outline = base.read_points(points, place, 4 if is_outline else 2)
         xs, ys = outline[::2], outline[1::2]
         is_upright = len({*xs}) <= 2 and len({*ys}) <= 2

@@ -184,7 +184,8 @@ def _objects(
     annotations = []
     for image_id, (_, objects) in enumerate(images.values(), 1):
         for name, fields in objects:
-            for category in classes if name == IGNORED else [name]:  # a crowd is ignored for one class
+            # A crowd is ignored for one class only.
+            for category in classes if name == IGNORED else [name]:
                 ids = dict(image_id=image_id, category_id=category_ids[category])
                 annotations.append(dict(id=len(annotations) + 1, **ids, **fields))
     categories = [dict(id=number, name=name) for name, number in category_ids.items()]
