@@ -115,7 +115,7 @@ class LoadImage:
         """Return the bytes of a regular file, or raise a BadImageError of the kind ``missing``."""
         try:
             if self.backend_args is None and '://' not in str(path):
-                spelled = find_spelled(Path(path))  # annotations may spell its name in another way
+                spelled = find_spelled(Path(path))  # annotations may spell its name differently
                 return read_regular(spelled[0] if len(spelled) == 1 else Path(path), MAX_BYTES)
             return fileio.get(path, backend_args=self.backend_args)
         except OSError as error:

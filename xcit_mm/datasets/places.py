@@ -1,4 +1,4 @@
-"""Where an image lies on a map, by its file or by a small file next to it."""
+"""Where an image lies on a map, according to its file or a small file next to it."""
 
 import warnings
 from collections.abc import Sequence
@@ -173,7 +173,7 @@ def incomplete(name: str, place: Place) -> list[str]:
         ]
     if place.transform is not None and place.crs is None:
         return [
-            f'{name} has a place on a map without a reference system, so results name none: '
+            f'{name} has a place on a map without a reference system, so results have none: '
             'gdal_translate -a_srs writes a file with both'
         ]
     return []

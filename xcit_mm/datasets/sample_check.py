@@ -14,7 +14,7 @@ from .samples import Samples
 
 PIPELINE_FAILS = 'the pipeline fails on it'
 BATCH_FAILS = 'the model cannot take it'
-NO_SCALE = 'without scale_factor, mmdetection cannot place what is predicted on the image'
+NO_SCALE = 'without scale_factor, mmdetection cannot map its predictions to the image'
 REMEDY = 'remove the image, or change the transform'
 ADD_RESIZE = (
     "its pipeline does not resize: add dict(type='Resize', scale=(640, 640), keep_ratio=True), "

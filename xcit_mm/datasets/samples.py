@@ -120,5 +120,5 @@ def seed_all(*position: int) -> None:
     digest = hashlib.blake2b(repr(position).encode(), digest_size=8).digest()
     seed = int.from_bytes(digest, 'little')
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # its largest seed
+    np.random.seed(seed % 2**32)  # NumPy allows no larger seed
     torch.manual_seed(seed % 2**63)

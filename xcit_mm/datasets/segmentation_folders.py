@@ -15,8 +15,8 @@ from ..finder import IMAGE_SUFFIXES, LeftOut, find_files, find_spelled
 class SegmentationFolders(BaseSegDataset):
     """mmseg's ``BaseSegDataset``, but with images of all suffixes.
 
-    Linked folders are read, and hidden ones are not. A label file may spell the name of its image
-    in another way, see :func:`.same_name`.
+    Linked folders are read, and hidden ones are not. The name of a label file may be spelled
+    differently from the name of its image (see :func:`.same_name`).
 
     Args:
         img_suffix: The ends of the names of the images, in any case.

@@ -70,7 +70,7 @@ def _table(
 
 
 def notes_of(evaluator: Evaluator) -> list[str]:
-    """Return what must be known to compare the metrics of an evaluation, such as their limits."""
+    """Return notes that are needed to compare metrics, such as the limit of detections."""
     return [metric.note for metric in evaluator.metrics if hasattr(metric, 'note')]
 
 

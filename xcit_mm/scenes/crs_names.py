@@ -14,6 +14,6 @@ def epsg_code(crs: Any) -> int | None:
 
 
 def crs_name(crs: Any) -> str:
-    """Return a text that differs for different reference systems, for messages."""
+    """Return the name of a reference system in messages; it differs for different systems."""
     code = epsg_code(crs)
     return f'EPSG:{code}' if code is not None else crs.to_proj4() or crs.to_wkt()

@@ -46,9 +46,9 @@ def write_tiff(
 ) -> None:
     """Write an array of integers or floats as a tiled GeoTIFF with overviews, window by window.
 
-    The file is either complete or absent: all of it is read again and compared. What GeoTIFF has no
-    place for is in ``path.aux.xml``, which GDAL reads with it: the names of the classes, and a
-    reference system that the keys of GeoTIFF cannot express, such as a rotated pole.
+    The file is either complete or absent: all of it is read again and compared. GeoTIFF cannot hold
+    the names of classes, and its keys cannot express some reference systems, such as a rotated
+    pole. They are in ``path.aux.xml``, which GDAL reads together with the file.
 
     Args:
         path: The file.

@@ -81,7 +81,7 @@ def _require_polygons(features: Features) -> None:
 
 
 def _placed(features: Features, image: ImageSource) -> list[Any]:
-    """Return the polygons that are in an image, in its pixels."""
+    """Return the polygons that overlap an image, in its pixels."""
     import shapely
 
     polygons = in_pixels(features, image).geometries

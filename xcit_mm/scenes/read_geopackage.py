@@ -156,7 +156,7 @@ def _decoded(path: Path, number: int, encoded: Any) -> Any:
 
 
 def _require_flat(wkb: bytes) -> None:
-    """Refuse curves, surfaces in space, and collections, which GEOS reads by recursion."""
+    """Refuse curves, surfaces in space, and collections, which GEOS reads recursively."""
     kind, place = _kind(wkb, 0)
     if kind <= POLYGON:
         return
@@ -180,7 +180,7 @@ def _kind(wkb: bytes, place: int) -> tuple[int, int]:
 
 
 def _end(wkb: bytes, place: int, start: int) -> int:
-    """Return where a point, a line or a polygon ends that begins at a place."""
+    """Return the end of a point, a line or a polygon that begins at a place."""
     order = ORDERS[wkb[place]]
     kind, of_point = struct.unpack_from(order, wkb, place + 1)[0], 16
     of_point += 8 * (kind // 1000 in (1, 2)) + 16 * (kind // 1000 == 3)  # with z, m, or both

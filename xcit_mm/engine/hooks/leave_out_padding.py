@@ -17,8 +17,8 @@ from ..distributed import unwrapped
 class LeaveOutPaddingHook(Hook):
     """Leave the padding of the images of a batch out of the attention of an XCiT in training.
 
-    The published recipes attend to it. Evaluation never does, except for the pixels that
-    ``pad_size_divisor`` adds, because it does not mix sizes (:func:`.predict_by_size`).
+    The published recipes attend to it. Evaluation does not mix sizes (:func:`.predict_by_size`), so
+    it attends only to the pixels that ``pad_size_divisor`` adds.
     """
 
     def before_train(self, runner: Runner) -> None:
