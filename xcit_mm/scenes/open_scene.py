@@ -213,7 +213,7 @@ def unread_neighbors(image: Image) -> list[str]:
         return []
     return [
         f'{path}: {" and ".join(names)} next to it {"is" if len(names) == 1 else "are"} not read: '
-        'gdal_translate puts masks, levels and RPCs into the file itself'
+        'gdal_translate -co COPY_SRC_OVERVIEWS=YES puts masks, levels and RPCs into the file itself'
     ]
 
 
