@@ -38,7 +38,7 @@ class ConvStack(nn.Sequential):
 
 
 def fill_up(x: Tensor, multiple: int) -> Tensor:
-    """Repeat the last row and column of maps (B, C, H, W) until the sides are multiples."""
+    """Repeat the last row and column of maps (B, C, H, W) until ``multiple`` divides the sides."""
     bottom, right = (-n % multiple for n in x.shape[2:])
     if not (is_exported() or bottom or right):
         return x
