@@ -156,7 +156,7 @@ def test_labels_are_those_that_the_pipeline_loads(root):
     cfg.train_dataloader.dataset.pipeline[1].reduce_zero_label = False
     findings = check.check_dataset(cfg, ['train'], workers=2).findings
     assert {(f.kind, f.detail.split(' has ')[-1]) for f in findings} == {
-        (im.LABELS_TOO_LARGE, str(labels.max() + 256)),
+        (check.NO_CLASS, ', '.join(map(str, np.unique(labels + 256)[:5]))),
         (check.NO_CLASS, '4'),  # zero is the first class, and so 3 the last one
     }
 
