@@ -76,7 +76,7 @@ def test_what_was_converted_is_said_and_does_not_stop_a_run(call, root):
 
 
 @pytest.mark.parametrize(
-    ('config', 'plant', 'bad'), [(DETECTOR, plant_coco, 6), (SEGMENTOR, plant_ade, 8)]
+    ('config', 'plant', 'bad'), [(DETECTOR, plant_coco, 6), (SEGMENTOR, plant_ade, 7)]
 )
 def test_all_that_is_planted_is_found(call, root, config, plant, bad):
     planted = plant(root)
