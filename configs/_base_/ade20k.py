@@ -11,7 +11,7 @@ data_help = dict(
 
 train_pipeline = [
     dict(type='LoadImage'),
-    dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='LoadLabels', reduce_zero_label=True),
     dict(type='RandomResize', scale=(2048, 512), ratio_range=(0.5, 2.0), keep_ratio=True),
     dict(type='RandomCrop', crop_size=(512, 512), cat_max_ratio=0.75),
     dict(type='RandomFlip', prob=0.5),
@@ -21,7 +21,7 @@ train_pipeline = [
 test_pipeline = [
     dict(type='LoadImage'),
     dict(type='Resize', scale=(2048, 512), keep_ratio=True),
-    dict(type='LoadAnnotations', reduce_zero_label=True),  # after Resize, which would resize them
+    dict(type='LoadLabels', reduce_zero_label=True),  # after Resize, which would resize them
     dict(type='PackSegInputs'),
 ]
 

@@ -9,13 +9,13 @@ metainfo = dict(
 
 train_pipeline = [
     dict(type='LoadImage'),
-    dict(type='LoadAnnotations'),
+    dict(type='LoadLabels'),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [
     dict(type='LoadImage'),
-    dict(type='LoadAnnotations'),
+    dict(type='LoadLabels'),
     dict(type='PackSegInputs'),
 ]
 

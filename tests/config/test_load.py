@@ -6,6 +6,7 @@ from difflib import unified_diff
 import pytest
 from helpers import ROOT
 from helpers.resolved_configs import FILE, RENEW, described
+from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, DefaultScope
 
 from xcit_mm import UserError, environment
@@ -307,3 +308,16 @@ def test_an_invalid_restart_count_is_not_a_restart(monkeypatch):
     for count, restarted in {'': False, '0': False, 'abc': False, '1.5': False, '2': True}.items():
         monkeypatch.setenv('TORCHELASTIC_RESTART_COUNT', count)
         assert was_restarted() is restarted
+
+
+def test_label_images_of_mmseg_are_loaded_with_the_numbers_that_they_store():
+    load = dict(type='LoadAnnotations', imdecode_backend='cv2', reduce_zero_label=True)
+    others = [dict(type='mmdet.LoadAnnotations', with_bbox=True), dict(type='LoadDepthAnnotation')]
+    pipeline = [load, load | dict(type='mmseg.LoadAnnotations'), *others]
+    cfg = Config(dict(default_scope='mmseg', test_pipeline=pipeline))
+    assert 'LoadLabels for LoadAnnotations' in adapt(cfg)[0]
+    assert cfg.test_pipeline[:2] == [dict(type='LoadLabels', reduce_zero_label=True)] * 2
+    assert cfg.test_pipeline[2:] == others
+    cfg = Config(dict(default_scope='mmdet', test_pipeline=[dict(type='LoadAnnotations')]))
+    adapt(cfg)
+    assert cfg.test_pipeline == [dict(type='LoadAnnotations')]

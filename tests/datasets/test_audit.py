@@ -76,7 +76,7 @@ def test_what_was_converted_is_said_and_does_not_stop_a_run(call, root):
 
 
 @pytest.mark.parametrize(
-    ('config', 'plant', 'bad'), [(DETECTOR, plant_coco, 6), (SEGMENTOR, plant_ade, 8)]
+    ('config', 'plant', 'bad'), [(DETECTOR, plant_coco, 6), (SEGMENTOR, plant_ade, 7)]
 )
 def test_all_that_is_planted_is_found(call, root, config, plant, bad):
     planted = plant(root)
@@ -156,7 +156,7 @@ def test_labels_are_those_that_the_pipeline_loads(root):
     cfg.train_dataloader.dataset.pipeline[1].reduce_zero_label = False
     findings = check.check_dataset(cfg, ['train'], workers=2).findings
     assert {(f.kind, f.detail.split(' has ')[-1]) for f in findings} == {
-        (im.LABELS_TOO_LARGE, str(labels.max() + 256)),
+        (check.NO_CLASS, ', '.join(map(str, np.unique(labels + 256)[:5]))),
         (check.NO_CLASS, '4'),  # zero is the first class, and so 3 the last one
     }
 

@@ -234,12 +234,6 @@ def test_images_of_another_size_and_labels_that_do_not_fit_are_bad(tmp_path, pic
         load(encoded(picture[:, :7, 0], 'PNG'))
     for stored in (picture[..., 0], picture[..., 0].T):  # labels say which way up the image is
         assert load(encoded(stored, 'PNG'), rotated(picture, 6))['img_shape'] == stored.shape
-    for value in (255, 256):  # mmseg cuts labels to 8 bits
-        deep = encoded(np.full((HEIGHT, WIDTH), value, np.uint16), 'PNG')
-        assert load(deep)['img_shape'] == (HEIGHT, WIDTH)
-    load(encoded(np.full((HEIGHT, WIDTH), 255, np.uint16), 'PNG'), reduce_zero_label=False)
-    with pytest.raises(BadImageError, match=rf'{im.LABELS_TOO_LARGE}: 256'):
-        load(deep, reduce_zero_label=False)
 
 
 def test_a_decoded_image_is_taken():

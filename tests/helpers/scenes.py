@@ -35,7 +35,7 @@ ANNOTATIONS = {
     DETECTOR: dict(type='LoadObjects', with_mask=True),
 }
 # Of the same images in memory, in which nothing is augmented either.
-LOADED = [dict(type=name) for name in ('LoadImage', 'LoadAnnotations', 'PackSegInputs')]
+LOADED = [dict(type=name) for name in ('LoadImage', 'LoadLabels', 'PackSegInputs')]
 STREAM = dict(memory='1GiB', store=None, shared=False)
 
 

@@ -3,25 +3,27 @@
 import os
 import pickle
 import struct
-import sys
 import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import rasterio
+import tifffile
 from mmseg.datasets.transforms import LoadAnnotations
 from PIL import Image
 
 from xcit_mm import UserError
-from xcit_mm.datasets.decode import BadImageError
+from xcit_mm.datasets.decode import BadImageError, LoadImage
+from xcit_mm.datasets.label_images import LoadLabels
 from xcit_mm.datasets.labels import LabelRule
 from xcit_mm.scenes import image_source
 from xcit_mm.scenes.arrays import Array
 from xcit_mm.scenes.geometry import Window, whole
 from xcit_mm.scenes.geotiff import write_tiff
 from xcit_mm.scenes.label_windows import open_labels
-from xcit_mm.scenes.png_labels import PngLabels
+from xcit_mm.scenes.rasters import Raster
 from xcit_mm.scenes.symmetries import Symmetry
 
 WINDOW = Window(slice(3, 28), slice(12, 41))
@@ -256,22 +258,75 @@ def png(labels: np.ndarray, bits: int, kind: int, interlaced: bool, texts: bytes
 @pytest.mark.parametrize(
     ('bits', 'kind'), [(1, 0), (2, 0), (4, 0), (8, 0), (16, 0), (1, 3), (2, 3), (4, 3), (8, 3)]
 )
-def test_windows_of_png_files_have_the_values_of_pillow(bits, kind, interlaced, tmp_path):
+def test_windows_of_png_files_have_the_numbers_that_are_stored(bits, kind, interlaced, tmp_path):
     labels = np.random.default_rng(0).integers(0, 2**bits, (45, 64))
     (tmp_path / 'a.png').write_bytes(png(labels, bits, kind, interlaced))
     windows = open_labels(str(tmp_path / 'a.png'), IMAGE)
-    expected = np.asarray(Image.open(tmp_path / 'a.png'))
-    assert isinstance(windows._source, PngLabels) and windows.max_rows == 1100
-    assert np.array_equal(windows.read(WINDOW), expected[tuple(WINDOW)])
+    assert isinstance(windows._source, Raster) and windows.max_rows == 1100
+    assert np.array_equal(windows.read(WINDOW), labels[tuple(WINDOW)])
     assert np.array_equal(pickle.loads(pickle.dumps(windows)).read(WINDOW), windows.read(WINDOW))
 
 
-def test_png_files_are_decoded_without_rasterio(labels, tmp_path, monkeypatch):
-    Image.fromarray(labels).save(tmp_path / 'a.png')
-    monkeypatch.setitem(sys.modules, 'rasterio', None)
-    windows = open_labels(str(tmp_path / 'a.png'), IMAGE)
-    assert isinstance(windows._source, Array)
-    assert np.array_equal(windows.read(WINDOW), labels[tuple(WINDOW)])
+def write_gdal(path: Path, labels: np.ndarray, colors: dict | None = None, **options) -> None:
+    height, width = labels.shape
+    options = dict(height=height, width=width, count=1, dtype=labels.dtype) | options
+    with rasterio.open(path, 'w', 'GTiff', **options) as file:
+        file.write(labels, 1)
+        if colors:
+            file.write_colormap(1, colors)
+
+
+def write_turned(path: Path, labels: np.ndarray) -> None:
+    stored = np.rot90(labels)  # which orientation 6 turns back, clockwise
+    tifffile.imwrite(path, stored, extratags=[(274, 'H', 1, 6, True)])
+
+
+COLORS = {i: (255 - 37 * i % 256, 91 * i % 256, 7, 255) for i in range(16)}
+STORED = {  # the bits of the labels, and the writer
+    **{f'{b} bits.tif': (b, partial(write_gdal, nbits=b)) for b in (1, 2, 4)},
+    **{
+        f'white is 0, {b} bits.tif': (b, partial(write_gdal, nbits=b, photometric='MINISWHITE'))
+        for b in (1, 4)
+    },
+    'white is 0.tif': (4, partial(write_gdal, photometric='MINISWHITE')),
+    'palette.tif': (4, partial(write_gdal, colors=COLORS)),
+    'palette of 4 bits.tif': (4, partial(write_gdal, colors=COLORS, nbits=4)),
+    'compressed.tif': (4, partial(write_gdal, compress='LERC')),
+    '32 bits.tif': (4, lambda path, labels: write_gdal(path, labels.astype(np.int32))),
+    'float.tif': (4, lambda path, labels: write_gdal(path, labels.astype(np.float32))),
+    'bool.tif': (1, lambda path, labels: tifffile.imwrite(path, labels.astype(bool))),
+    'turned.tif': (4, write_turned),
+    **{
+        f'{b} bits.png': (b, lambda path, labels, b=b: path.write_bytes(png(labels, b, 0, False)))
+        for b in (1, 2, 4)
+    },
+    'palette.png': (4, lambda path, labels: path.write_bytes(png(labels, 4, 3, False))),
+    'palette.bmp': (4, lambda path, labels: with_palette(labels).save(path)),
+}
+
+
+@pytest.mark.parametrize('name', STORED)
+def test_all_paths_read_the_numbers_that_were_written(name, tmp_path):
+    bits, write = STORED[name]
+    labels = np.random.default_rng(0).integers(0, 2**bits, (45, 64), np.uint8)
+    write(tmp_path / name, labels)
+    results = dict(seg_map_path=str(tmp_path / name), reduce_zero_label=False)
+    assert np.array_equal(LoadLabels()(dict(results))['gt_seg_map'], labels)
+    assert np.array_equal(open_labels(str(tmp_path / name), IMAGE).read(whole((45, 64))), labels)
+    LoadImage()(results | dict(img=np.zeros((45, 64, 3), np.uint8)))  # of the same size
+
+
+@pytest.mark.parametrize('rule', RULES)
+def test_whole_labels_equal_those_of_mmseg(rule, labels, tmp_path):
+    path = str(tmp_path / 'a.png')
+    Image.fromarray(labels).save(path)
+    results = dict(seg_map_path=path, seg_fields=[])
+    results['reduce_zero_label'], results['label_map'] = RULES[rule]
+    ours, theirs = (load()(results | dict(seg_fields=[])) for load in (LoadLabels, LoadAnnotations))
+    assert np.array_equal(ours['gt_seg_map'], theirs['gt_seg_map'])
+    assert ours['gt_seg_map'].dtype == np.uint8 and ours['seg_fields'] == ['gt_seg_map']
+    with pytest.raises(UserError, match='but the dataset has False: write the same value in both'):
+        LoadLabels(reduce_zero_label=True)(dict(seg_map_path=path, reduce_zero_label=False))
 
 
 def test_a_png_file_with_much_metadata_is_refused(labels, tmp_path):

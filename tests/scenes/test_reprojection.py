@@ -86,3 +86,47 @@ def test_a_polygon_around_a_pole_is_refused_in_degrees(tmp_path):
     path = written(tmp_path / 'a.geojson', POLAR, shapely.box(-1e6, -1e6, 1e6, 1e6))
     with pytest.raises(UserError, match=r'EPSG:4326 .*a polygon surrounds a pole'):
         polygons_of(path, image)
+
+
+WORLD = shapely.box(-180, -90, 180, 90)
+LARGE = {
+    'world': WORLD,
+    'strip': shapely.box(-60, -90, 9.1, 90),
+    'with a hole': WORLD - shapely.box(8.9, 60.15, 9.3, 60.25),
+    'country': shapely.box(4.1, 58, 9.05, 71.2),
+}
+BESIDE = {
+    'UTM': ('EPSG:32632', Affine(300, 0, 480_000, 0, -300, 6_700_000)),
+    'across 180': (UTM, SCENES['UTM'][1]),
+    'Mercator': (MERCATOR, Affine(300, 0, 990_000, 0, -300, 8_450_000)),
+    'south': ('EPSG:32733', Affine(30, 0, 480_000, 0, -30, 6_700_000)),
+}
+
+
+@pytest.mark.parametrize('of_polygon', LARGE)
+@pytest.mark.parametrize('of_scene', BESIDE)
+def test_polygons_as_large_as_a_country_or_the_world_are_cut(of_scene, of_polygon, tmp_path):
+    image, polygon = scene(*BESIDE[of_scene]), LARGE[of_polygon]
+    path = written(tmp_path / 'a.geojson', DEGREES, polygon)
+    expected = inside(image, DEGREES, polygon)
+    if not expected.any():
+        with pytest.raises(UserError, match='none of its 1 polygons overlaps'):
+            read_polygons(path, image, ('a',), 'class')
+        return
+    assert (polygons_of(path, image).read(whole(SIZE)) != expected).sum() <= 0.001 * expected.size
+    (shape,) = read_polygons(path, image, ('a',), 'class').shapes
+    assert shape.area == pytest.approx(expected.sum(), rel=0.005)
+
+
+def test_polygons_on_the_other_side_of_the_world_are_left_out(tmp_path):
+    image = scene(*BESIDE['UTM'])
+    path = written(tmp_path / 'a.geojson', DEGREES, shapely.box(8.8, 60.1, 9.9, 60.38))
+    content = json.loads(path.read_text())
+    for west in range(-180, 180, 20):
+        if not -20 < west < 10:
+            far = mapping(shapely.box(west, -60, west + 20, 80))
+            content['features'].append(content['features'][0] | dict(geometry=far))
+    expected = polygons_of(path, image).read(whole(SIZE))
+    path.write_text(json.dumps(content))
+    assert np.array_equal(polygons_of(path, image).read(whole(SIZE)), expected)
+    assert len(read_polygons(path, image, ('a',), 'class').shapes) == 1

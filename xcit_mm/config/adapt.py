@@ -26,7 +26,8 @@ from .tta import use_tta
 
 # Our classes do the same, and survive an interruption, a bad sample or a full disk. The classes for
 # panoptic data need no panopticapi, InstanceTTAModel merges masks as well, CocoAPMetric reads the
-# same ids as CheckedCocoDataset, and ClassIoUMetric counts large images window by window.
+# same ids as CheckedCocoDataset, ClassIoUMetric counts large images window by window, and
+# LoadLabels reads the numbers that a file stores, with any number of bits.
 REPLACEMENTS = {
     'EpochBasedTrainLoop': 'ResumableEpochLoop',
     'IterBasedTrainLoop': 'ResumableIterLoop',
@@ -40,6 +41,7 @@ REPLACEMENTS = {
     'CocoMetric': 'CocoAPMetric',
     'IoUMetric': 'ClassIoUMetric',
     'LoadImageFromFile': 'LoadImage',
+    'LoadAnnotations': 'LoadLabels',
     'DetTTAModel': 'InstanceTTAModel',
 }
 LOAD_IMAGE_ARGUMENTS = {'type', 'to_float32', 'backend_args'}
@@ -154,15 +156,24 @@ def _use_our_classes(cfg: Config) -> list[str]:
             is_same = name != 'LoadImageFromFile' or node.keys() <= LOAD_IMAGE_ARGUMENTS
             # Classes that are built on mmseg are registered with it only.
             is_same &= name != 'IoUMetric' or cfg.get('default_scope') == 'mmseg'
+            is_same &= name != 'LoadAnnotations' or _is_of_mmseg(node.type, cfg)
             if name in REPLACEMENTS and is_same:
                 replaced.add(name)
                 node.type = REPLACEMENTS[name]
+                if name == 'LoadAnnotations':
+                    node.pop('imdecode_backend', None)
         return node
 
     for name in cfg:
         cfg[name] = replace_nodes(cfg[name], replace_type)
     pairs = ', '.join(f'{REPLACEMENTS[name]} for {name}' for name in sorted(replaced))
     return [f'The config uses the classes of xcit_mm: {pairs}.'] if replaced else []
+
+
+def _is_of_mmseg(kind: str, cfg: Config) -> bool:
+    """Return whether the name of a class, such as ``mmseg.LoadAnnotations``, is one of mmseg."""
+    scope, dot, _ = kind.partition('.')
+    return (scope if dot else cfg.get('default_scope')) == 'mmseg'
 
 
 def _add_runtime(cfg: Config) -> list[str]:

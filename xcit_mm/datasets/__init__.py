@@ -1,3 +1,3 @@
 """Datasets: drawing, downloading, converting, reading and checking them."""
 
-from . import decode, height_labels, multiband  # noqa: F401  registers the image loaders of our configs
+from . import height_labels, label_images, multiband  # noqa: F401  registers the image loaders of our configs

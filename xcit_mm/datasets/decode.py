@@ -31,7 +31,6 @@ NO_PIXELS = 'one of its sides has no pixels'
 OTHER_SIZE = 'it is not of the annotated size'
 LABELS_MISSING = 'its label file is missing or cannot be opened'
 LABELS_UNREADABLE = 'its label file cannot be read'
-LABELS_TOO_LARGE = 'its label file has values that mmsegmentation would cut to 8 bits'
 LABELS_OF_OTHER_SIZE = 'it is not of the size of its labels'
 LABELS_ELSEWHERE = 'its labels lie elsewhere on the map'
 NO_LABELS = 'none of its pixels has a label'
@@ -136,15 +135,9 @@ class LoadImage:
         data = self.read(path, LABELS_MISSING)
         try:
             _check_end(data)
-            with opened(data) as image:
-                size = image.size
-                is_cut = image.mode[0] in 'IF' and 'reduce_zero_label' in results  # in mmseg only
-                largest = np.asarray(image).max() if is_cut else 0
+            return label_size(data)
         except Exception:  # the decoders of Pillow raise many kinds
             raise BadImageError(LABELS_UNREADABLE) from None
-        if largest > 255:
-            raise BadImageError(LABELS_TOO_LARGE, f'{largest}')
-        return size
 
 
 def require_same_place(labels: str, image: str, size: Size) -> None:
@@ -242,6 +235,12 @@ def size_of(file: BinaryIO, annotated: Size | None = None) -> Size:
     else:
         size, orientation = _header(file)
     return size[::-1] if orientation > 4 and annotated != size else size
+
+
+def label_size(data: bytes) -> Size:
+    """Return the size of a label image; its orientation is followed only if it is a TIFF file."""
+    file = io.BytesIO(data)
+    return size_of(file) if data.startswith(TIFF) else _header(file)[0]
 
 
 def _header(file: BinaryIO) -> tuple[Size, int]:

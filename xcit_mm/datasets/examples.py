@@ -12,7 +12,7 @@ from ..errors import printable
 from .decode import image_loader
 
 OBJECTS, PIXELS, IMAGES = 'objects', 'pixels', 'images'
-LABELS = ('LoadAnnotations', 'OpenLabels')  # the transforms that read label images
+LABELS = ('LoadLabels', 'OpenLabels')  # the transforms that read label images
 MAX_READ = 20  # label images that are read before a training
 MAX_NAMED = 10  # classes that a sentence names
 NO_OBJECTS = (

@@ -290,7 +290,7 @@ def _of_decoded_image(transform: dict, scope: str) -> dict:
         bands = transform.get('bands')
         return dict(type='LoadMultiband', **bands) if bands else dict(type='LoadImage')
     if kind == 'OpenLabels':
-        return dict(type='LoadAnnotations')
+        return dict(type='LoadLabels')
     if kind == 'PackScene':
         return dict(type='PackDetInputs' if scope == 'mmdet' else 'PackSegInputs')
     return transform

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
+from ..datasets.labels import IGNORED
 from ..errors import ArgumentError
 from ..scenes.geometry import whole
 from ..scenes.image_views import MAX_8_BITS
-from ..scenes.label_windows import IGNORED
 from .scene_transforms import OpenImage
 
 
@@ -19,7 +19,7 @@ class ReadWindow:
 
     Sets ``img``, BGR (h, w, 3) uint8 or bands (h, w, channels) float32, with the values that
     :class:`.OpenImage` yields in a prediction, and ``img_shape`` and ``ori_shape``, both (h, w).
-    For a segmentor, it sets ``gt_seg_map``, and mmseg's ``LoadAnnotations`` is not needed. For a
+    For a segmentor, it sets ``gt_seg_map``, and ``LoadLabels`` is not needed. For a
     detector, mmdet's ``LoadAnnotations`` follows.
 
     Pixels without data, and pixels beyond a scene that is smaller than the window, have the values

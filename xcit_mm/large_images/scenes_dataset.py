@@ -14,10 +14,10 @@ from shapely.geometry import Polygon, box
 from ..datasets import annotations as problems
 from ..datasets.annotations import find_problem, read_annotations, usable_mask
 from ..datasets.image_folders import images_below
+from ..datasets.labels import IGNORED
 from ..errors import ArgumentError, UserError, printable
 from ..scenes.geometry import whole
 from ..scenes.image_source import ImageSource
-from ..scenes.label_windows import IGNORED
 from ..scenes.labeled_polygons import LabeledPolygons, label_of, read_polygons, repaired
 from ..scenes.open_image import image_size, open_header
 from ..scenes.placed_rasters import laid_over

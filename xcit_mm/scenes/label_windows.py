@@ -1,17 +1,14 @@
 """Labels for segmentors, read by windows."""
 
-import io
-import warnings
+import struct
 from collections.abc import Iterator, Mapping
 from copy import copy
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
-from PIL.PngImagePlugin import PngImageFile
+from PIL import UnidentifiedImageError
 
 from ..datasets.decode import (
     LABELS_ELSEWHERE,
@@ -20,21 +17,21 @@ from ..datasets.decode import (
     LABELS_UNREADABLE,
     BadImageError,
     LoadImage,
+    label_size,
 )
-from ..datasets.labels import LabelRule, of_color_image
+from ..datasets.label_images import decode_labels
+from ..datasets.labels import IGNORED, LabelRule, class_numbers, new_labels, of_color_image
 from ..datasets.places import NOWHERE, place_of_file
 from ..errors import UserError, reason
+from ..files import open_regular
 from .geometry import Window, tiles, whole
 from .image_source import TRAINED, ImageSource, WindowError, tile_of
 from .open_image import open_image
 from .placed_rasters import laid_over
-from .png_labels import PngLabels, png_size
-from .rasters import LABELS
+from .rasters import LABELS, Raster
 from .symmetries import Symmetry, TurnedImage
 
-IGNORED = 255  # mmseg's label of a pixel without a class
-MAX_LABEL = 2**16 - 1  # in a file
-PNG = b'\x89PNG'
+START = b'\x89PNG\r\n\x1a\n'
 
 
 class LabelWindows:
@@ -73,14 +70,9 @@ class LabelWindows:
         self.name = source.name
         if source.shape[2] != 1:
             raise UserError(of_color_image(self.name, source.shape))
-        if source.dtype.kind not in 'bui':
-            raise UserError(
-                f'{self.name}: the labels have the type {source.dtype}: write the class number of '
-                'each pixel as an integer instead'
-            )
         self._source, self._reduces_zero = source, reduce_zero_label
         self._image = image if image is not None and image.has_gaps else None
-        self._new_labels = _new_labels(source.dtype.itemsize, reduce_zero_label, label_map or {})
+        self._new_labels = new_labels(source.dtype.itemsize, reduce_zero_label, label_map)
         self.counts = self._count()
 
     @property
@@ -160,15 +152,7 @@ class LabelWindows:
         return np.logical_and.reduce(masks) if masks else None
 
     def _in_file(self, window: Window) -> np.ndarray:
-        labels = self._source.read(window)[..., 0]
-        may_be_wrong = labels.dtype.kind == 'i' or labels.dtype.itemsize > 2
-        for label in (labels.min(), labels.max()) if may_be_wrong else ():
-            if not 0 <= label <= MAX_LABEL:
-                raise UserError(
-                    f'{self.name}: the label {label} is outside 0..{MAX_LABEL}: write the class '
-                    'number of each pixel instead'
-                )
-        return labels.astype(np.intp)
+        return class_numbers(self.name, self._source.read(window)[..., 0])
 
 
 def open_labels(
@@ -179,8 +163,7 @@ def open_labels(
 ) -> LabelWindows:
     """Open the labels of an image: a TIFF, PNG or NumPy file by windows, others decoded as a whole.
 
-    Without rasterio, PNG files are decoded as a whole as well. For the arguments after the image,
-    see :class:`LabelWindows`.
+    For the arguments after the image, see :class:`LabelWindows`.
 
     If both have a place on the map, each pixel of the image has the label at its place. Pixels
     beyond the labels have no label.
@@ -191,7 +174,7 @@ def open_labels(
         UserError: See :class:`LabelWindows`.
     """
     rules = reduce_zero_label, label_map, image
-    if _has_windows(path) and (size := png_size(Path(path))) is not None:
+    if Path(path).suffix.lower() in LABELS and (size := _png_size(Path(path))) is not None:
         if place_of_file(Path(path)) == NOWHERE:
             _require_size(size, path, image)  # before GDAL opens the file
         return _png_labels(path, *rules)
@@ -208,8 +191,14 @@ def _laid_over(labels: ImageSource, image: ImageSource) -> ImageSource:
     return labels
 
 
-def _has_windows(path: str) -> bool:
-    return Path(path).suffix.lower() in LABELS and find_spec('rasterio') is not None
+def _png_size(path: Path) -> tuple[int, int] | None:
+    """Return (H, W) from the header of a PNG file, or None if it is not a PNG file."""
+    try:
+        with open_regular(path) as file:
+            start, width, height = struct.unpack('>8s8xII', file.read(24))
+    except (OSError, struct.error):
+        return None
+    return (height, width) if start == START else None
 
 
 def _png_labels(
@@ -217,7 +206,7 @@ def _png_labels(
 ) -> LabelWindows:
     """Open and count the labels of a PNG file, and report damage as for other label files."""
     try:
-        labels = _laid_over(PngLabels(Path(path)), image)
+        labels = _laid_over(Raster(Path(path), are_labels=True), image)
         return LabelWindows(labels, reduce_zero_label, label_map, image)
     except BadImageError:
         raise
@@ -232,19 +221,13 @@ def _png_labels(
 def _decoded(path: str, image: ImageSource) -> np.ndarray:
     """Decode a file whose format has no windows, if its header has the size of the image."""
     data = LoadImage().read(path, LABELS_MISSING)
-    # Not with Image.open: it refuses more than 179 million pixels, which a small file may claim.
-    opened = PngImageFile if data.startswith(PNG) else Image.open
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        try:
-            with opened(io.BytesIO(data)) as labels:
-                _require_size(labels.size[::-1], path, image)
-                return np.asarray(labels)
-        except BadImageError:
-            raise
-        except Exception as error:  # the decoders of Pillow raise many kinds
-            detail = '' if isinstance(error, UnidentifiedImageError) else f' ({reason(error)})'
-            raise BadImageError(LABELS_UNREADABLE, f'{Path(path)}{detail}') from None
+    try:
+        size = label_size(data)
+    except Exception as error:  # the decoders of Pillow raise many kinds
+        detail = '' if isinstance(error, UnidentifiedImageError) else f' ({reason(error)})'
+        raise BadImageError(LABELS_UNREADABLE, f'{Path(path)}{detail}') from None
+    _require_size(size[::-1], path, image)
+    return decode_labels(data, path)
 
 
 def _require_size(size: tuple[int, int], path: str, image: ImageSource) -> None:
@@ -252,14 +235,3 @@ def _require_size(size: tuple[int, int], path: str, image: ImageSource) -> None:
         (height, width), (rows, columns) = size, image.shape[:2]
         detail = f'{image.name} has {columns}x{rows} pixels, but {path} has {width}x{height}'
         raise BadImageError(LABELS_OF_OTHER_SIZE, detail)
-
-
-def _new_labels(itemsize: int, reduce_zero_label: bool, label_map: Mapping[int, int]) -> np.ndarray:
-    """Return the class of each label of a file, by the rules of mmseg's ``LoadAnnotations``."""
-    labels = np.arange(MAX_LABEL + 1 if itemsize > 1 else 256)
-    if reduce_zero_label:
-        labels = np.where(np.isin(labels, (0, IGNORED)), IGNORED, labels - 1)
-    mapped = labels.copy()
-    for old, new in label_map.items():
-        mapped[labels == old] = new
-    return mapped.astype(np.uint16 if itemsize > 1 else np.uint8)

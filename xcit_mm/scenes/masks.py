@@ -15,8 +15,7 @@ from .image_views import ImageView
 from .no_data import has_data
 from .open_image import ARRAYS, errors_of, open_image
 from .placed_rasters import laid_over
-from .png_labels import PngLabels
-from .rasters import LABELS, RASTERS
+from .rasters import LABELS, RASTERS, Raster
 
 
 class Mask(ABC):
@@ -112,7 +111,7 @@ def open_mask(path: str | Path) -> ImageSource:
     if suffix in LABELS:
         with errors_of(path):
             open_regular(Path(path).expanduser()).close()
-            mask: ImageSource = PngLabels(Path(path).expanduser())
+            mask: ImageSource = Raster(Path(path).expanduser(), are_labels=True)
     else:
         mask = open_image(path, str, are_labels=True)  # which reads all of these by windows
     if mask.shape[2] != 1:

@@ -91,8 +91,7 @@ class GdalImage(ImageSource):
             self._bands = stored_bands(name, file)
         else:
             self._bands = color_bands(name, file, tags)
-        if not are_labels:
-            self.orientation = tags.orientation
+        self.orientation = tags.orientation
         self._alpha = self._bands.alpha
         if is_stored and channels < file.count and file.colorinterp[-1].name == 'alpha':
             self._alpha = file.count

@@ -32,6 +32,7 @@ GEOMETRIES = (
     *('Point', 'MultiPoint', 'LineString', 'MultiLineString'),
     *('Polygon', 'MultiPolygon', 'GeometryCollection'),
 )
+GRID = 33  # places a side, in and around an image, from which its surroundings are found
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,12 @@ def in_pixels(features: Features, image: ImageSource) -> Features:
     if transform is None:
         return in_crs(features, crs)
     pixel = math.sqrt(area_at_center(image.georeference, image.shape[:2]))
-    geometries = _objects(in_crs(features, crs, pixel).geometries)
+    height, width = image.shape[:2]
+    columns, rows = np.meshgrid(*(np.linspace(-n, 2 * n, GRID) for n in (width, height)))
+    near = np.stack(transform * (columns.ravel(), rows.ravel()), axis=1)
+    geometries = _objects(in_crs(features, crs, pixel, near).geometries)
     if crs is not None and (period := period_of(crs)) is not None:
         geometries = across_180_degrees(geometries, crs)
-        height, width = image.shape[:2]
         x, _ = transform * (np.array([0, width, width, 0]), np.array([0, 0, height, height]))
         geometries = repeated_within(geometries, period, x.min(), x.max())
     a, b, c, d, e, f, *_ = ~transform
@@ -99,11 +102,14 @@ def in_pixels(features: Features, image: ImageSource) -> Features:
     return replace(features, geometries=[*geometries])
 
 
-def in_crs(features: Features, crs: Any, pixel: float = math.inf) -> Features:
+def in_crs(
+    features: Features, crs: Any, pixel: float = math.inf, near: np.ndarray | None = None
+) -> Features:
     """Return the features in the coordinates of another reference system.
 
     ``crs`` is a text or a CRS of rasterio, or None for an image without one. Features whose file
-    names no system stay as they are. Sides may bend by less than a ``pixel``, in meters.
+    names no system stay as they are. Sides may bend by less than a ``pixel``, in meters. For
+    ``near``, see :func:`.reprojected`.
 
     Raises:
         UserError: If a system is unknown, if the image has none but the file does, or if a geometry
@@ -130,7 +136,7 @@ def in_crs(features: Features, crs: Any, pixel: float = math.inf) -> Features:
     if source == target:
         return features
     try:
-        moved = reprojected(_objects(features.geometries), source, target, pixel)
+        moved = reprojected(_objects(features.geometries), source, target, pixel, near)
     except Exception as error:  # rasterio and GDAL raise many kinds
         raise UserError(
             f'{features.path}: its coordinates cannot be converted from {name} to '

@@ -54,7 +54,9 @@ def across_180_degrees(geometries: np.ndarray, crs: Any) -> np.ndarray:
     return _changed(geometries, change)
 
 
-def reprojected(geometries: np.ndarray, source: Any, target: Any, pixel: float) -> np.ndarray:
+def reprojected(
+    geometries: np.ndarray, source: Any, target: Any, pixel: float, near: np.ndarray | None = None
+) -> np.ndarray:
     """Return polygons in another system; other geometries are returned as they are.
 
     Sides that bend in the other system get more corners. Polygons across the 180th meridian are
@@ -65,6 +67,9 @@ def reprojected(geometries: np.ndarray, source: Any, target: Any, pixel: float) 
         source: The CRS of rasterio of their coordinates.
         target: The CRS of rasterio to convert them to.
         pixel: The side of a pixel in meters, to which the result is accurate.
+        near: Places (n, 2) in the target system, in and around all that matters. Polygons are cut
+            to the box of these places in their own system, because the target system may not be
+            defined far away. If nothing is left of a polygon, it becomes a corner of this box.
 
     Raises:
         ValueError: If a place is not in the other system, or if a polygon surrounds a pole although
@@ -88,6 +93,8 @@ def reprojected(geometries: np.ndarray, source: Any, target: Any, pixel: float) 
         return moved
 
     geometries = across_180_degrees(geometries, source)
+    if near is not None:
+        geometries = _cut(geometries, periods[0], _surroundings(near, target, source))
     side = math.sqrt(STRAIGHT * pixel) / unit
     side = max(side, shapely.length(geometries).sum() / MAX_ADDED)
     return _changed(shapely.segmentize(geometries, side), change)
@@ -114,6 +121,41 @@ def repeated_within(geometries: np.ndarray, period: float, west: float, east: fl
         if copies:
             moved[i] = copies[0] if len(copies) == 1 else shapely.MultiPolygon(copies)
     return moved
+
+
+def _surroundings(near: np.ndarray, target: Any, source: Any) -> np.ndarray:
+    """Return places (n, 2) in the system of the polygons, not finite where it is not defined."""
+    from rasterio.warp import transform
+
+    try:
+        return np.stack(transform(target, source, *near.T.copy()), axis=1)
+    except Exception:  # rasterio and GDAL raise many kinds
+        return np.full(near.shape, np.nan)
+
+
+def _cut(geometries: np.ndarray, period: float | None, places: np.ndarray) -> np.ndarray:
+    """Return geometries whose valid polygons are cut to the box of places (n, 2)."""
+    if not np.isfinite(places).all():
+        return geometries
+    x, y = places.T
+    if period is not None:
+        middle = x[len(x) // 2]
+        x = middle + (x - middle + period / 2) % period - period / 2
+        if np.ptp(x) > period / 4:  # it may surround a pole
+            return geometries
+    west, south, east, north = x.min(), y.min(), x.max(), y.max()
+    area = shapely.box(west, south, east, north)
+    corner = shapely.box(west, south, west + (east - west) / 100, south + (north - south) / 100)
+    are_cut = np.isin(shapely.get_type_id(geometries), POLYGONS) & shapely.is_valid(geometries)
+    are_cut &= ~shapely.is_empty(geometries) & ~shapely.covered_by(geometries, area)
+    moved, cut = geometries, geometries.copy()
+    if period is not None:
+        moved = repeated_within(geometries, period, west, east)
+    for i in np.flatnonzero(are_cut):
+        parts = shapely.get_parts(shapely.intersection(shapely.get_parts(moved[i]), area))
+        whole = shapely.union_all(parts[np.isin(shapely.get_type_id(parts), POLYGONS)])
+        cut[i] = corner if whole.is_empty else whole
+    return cut
 
 
 def _changed(
