@@ -190,7 +190,7 @@ def main() -> None:
         metavar='AREA',
         help='merge smaller regions into their largest neighbor before the polygons are made. The '
         'area is in square meters on the ground if the image has a reference system, otherwise in '
-        'pixels of the full image',
+        'the unit of the coordinates, such as pixels of the full image',
     )
     large.add_argument(
         '--simplify',

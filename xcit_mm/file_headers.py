@@ -21,7 +21,7 @@ PHOTOMETRIC, ORIENTATION = 262, 274  # TIFF tags with one short number
 PLACES = 33550, 33922, 34264, 34735, 50844  # the TIFF tags of places on the map (GeoTIFF, RPC)
 CITATIONS = 34737  # the TIFF tag of the texts of a GeoTIFF, in which ESRI keeps WKT
 # For these parts of WKT, PROJ opens a file when GDAL opens the image; ESRI writes none of them.
-COMPUTATION = re.compile(rb'PE String.*(EXTENSION|PARAMETERFILE|"PROJ)', re.DOTALL | re.IGNORECASE)
+ESRI, COMPUTATION = b'PE STRING', re.compile(rb'EXTENSION|PARAMETERFILE|"PROJ')
 # Bytes of such texts. GDAL compares each name with all names before it.
 MAX_METADATA = 2**18
 MAX_TAGS = 2**12  # of a directory, as in libtiff
@@ -87,10 +87,11 @@ def require_modest_tiff(name: Path | str, file: BinaryIO, directory: int | None 
     """
     try:
         entries = [*_tiff_entries(file, directory)]
-        citations = b''.join(_values(file, entry) for entry in entries if entry.tag == CITATIONS)
     except DAMAGED:
         return Tags()
-    _require_little_metadata(name, sum(e.count for e in entries if e.tag == GDAL_METADATA))
+    texts = [entry for entry in entries if entry.tag in (GDAL_METADATA, CITATIONS)]
+    _require_little_metadata(name, sum(entry.count for entry in texts))
+    citations = b''.join(_values(file, entry) for entry in texts if entry.tag == CITATIONS)
     _require_plain_citations(name, citations)
     values = {e.tag: e.short for e in reversed(entries)}  # libtiff reads the first entry of a tag
     is_turned = values.get(ORIENTATION) in range(1, 9) and values.keys().isdisjoint(PLACES)
@@ -106,7 +107,8 @@ def _require_little_metadata(name: Path | str, metadata: int) -> None:
 
 
 def _require_plain_citations(name: Path | str, citations: bytes) -> None:
-    if COMPUTATION.search(citations):
+    _, _, text = citations.upper().partition(ESRI)
+    if COMPUTATION.search(text):
         raise UserError(
             f'{name} has a reference system of ESRI that may name a file or a computation: replace '
             'it with gdal_edit.py -a_srs if you trust it'

@@ -251,7 +251,10 @@ def test_data_without_examples_is_refused_and_classes_without_any_are_named(root
     ('background', 'message'),
     [
         (0, 'no pixel of the 24 label images of train belongs to a class, because all are ignored'),
-        (1, 'all labeled pixels of the 24 label images of train are background, the other pixels'),
+        (
+            1,
+            'all labeled pixels of the 24 label images of train are background, and the others are',
+        ),
     ],
 )
 def test_masks_of_which_all_but_one_value_are_ignored_are_refused(root, background, message):

@@ -121,6 +121,7 @@ def test_the_tool_reports_what_it_cut_dropped_and_wrote(prepare, yolo, tmp_path)
     assert output.splitlines() == [
         'train.json: 2 images, 3 objects: red apple 1, pear 2',
         'val.json: 2 images, 1 object: red apple 0, pear 1',
+        'val: no objects of red apple, which are not measured, although train has some',
         'Objects that extend beyond the image, and are cut at its border: 3',
         'Duplicate objects dropped: 1',
         'Images without a label file, used as background: 1',

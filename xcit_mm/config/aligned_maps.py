@@ -14,6 +14,7 @@ from .tree import class_name
 # mmseg's classes, and ours, which resize scores to the area that the maps cover.
 ALIGNED = {
     'EncoderDecoder': 'AlignedEncoderDecoder',
+    'CascadeEncoderDecoder': 'AlignedCascadeEncoderDecoder',
     'DepthEstimator': 'AlignedDepthEstimator',
 }
 DETECTOR_INPUTS = 'DetDataPreprocessor', 'MultibandPreprocessor'
@@ -25,11 +26,14 @@ def align_maps(cfg: Config) -> list[str]:
     Models on other backbones stay as they are.
     """
     model = cfg.get('model')
-    backbone = model.get('backbone') if isinstance(model, dict) else None
+    detector = model.get('detector', model) if isinstance(model, dict) else None  # of a teacher
+    backbone = detector.get('backbone') if isinstance(detector, dict) else None
     if not isinstance(backbone, dict) or class_name(backbone.get('type')) != 'XCiT':
         return []
     if cfg.get('default_scope') == 'mmdet':
-        return _pad_images(model.get('data_preprocessor'))
+        places = (model, detector, cfg)  # where mmdet and mmengine look for a preprocessor
+        notes = [_pad_images(place.get('data_preprocessor')) for place in places]
+        return [note for note in notes if note]
     kind, notes = class_name(model.get('type')), []
     if kind in ALIGNED:
         model.type = ALIGNED[kind]
@@ -40,15 +44,17 @@ def align_maps(cfg: Config) -> list[str]:
     return notes
 
 
-def _pad_images(preprocessor: dict | None) -> list[str]:
+def _pad_images(preprocessor: dict | None) -> str:
     if not isinstance(preprocessor, dict):
-        return []
+        return ''
+    if isinstance(preprocessor.get('data_preprocessor'), dict):  # of several branches
+        preprocessor = preprocessor.data_preprocessor
     divisor = preprocessor.get('pad_size_divisor', 1)
     is_known = class_name(preprocessor.get('type')) in DETECTOR_INPUTS and type(divisor) is int
     if not is_known or divisor < 1 or divisor % MULTIPLE == 0:
-        return []
+        return ''
     preprocessor.pad_size_divisor = lcm(divisor, MULTIPLE)
-    return [
-        f'model.data_preprocessor.pad_size_divisor={preprocessor.pad_size_divisor} instead of '
+    return (
+        f'data_preprocessor.pad_size_divisor={preprocessor.pad_size_divisor} instead of '
         f'{divisor}: necks would stretch the maps of other sizes.'
-    ]
+    )

@@ -6,7 +6,7 @@ from typing import Any
 from mmengine.config import Config
 
 from ..errors import UserError
-from .height_rules import ESTIMATOR
+from .height_rules import ESTIMATORS
 from .image_rules import IMAGES_SCOPE
 from .tree import class_name, split_datasets
 
@@ -37,7 +37,7 @@ def use_tta(cfg: Config) -> list[str]:
             '--tta merges objects with boxes, not the segments of a panoptic model: add '
             '--cfg-options model.test_cfg.panoptic_on=False to evaluate its objects'
         )
-    if class_name(cfg.model.get('type')) == ESTIMATOR:
+    if class_name(cfg.model.get('type')) in ESTIMATORS:
         raise UserError('--tta merges the scores of classes, not heights: leave it out')
     ratios = RATIOS[cfg.default_scope]
     sizes = ', '.join(map(str, ratios))

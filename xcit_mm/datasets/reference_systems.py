@@ -21,7 +21,7 @@ CODE = re.compile(
 COMPOUND = re.compile(r'EPSG:\d+\+\d+|urn:ogc:def:crs(?:,crs:EPSG:[\d.]*:\d+){2}')
 # A node of WKT with up to two texts, or another text. Quotes are doubled in texts.
 TEXT = r'"((?:[^"]|"")*)"'
-NODE = re.compile(rf'(\w+)\s*[\[(]\s*(?:{TEXT}(?:\s*,\s*{TEXT})?)?|{TEXT}')
+NODE = re.compile(rf'\b(\w+)\s*[\[(]\s*(?:{TEXT}(?:\s*,\s*{TEXT})?)?|{TEXT}')
 BETWEEN = re.compile(r'[\w\s.,+\-\])]*')  # between nodes and texts: numbers, directions and so on
 NODES = re.compile(
     r'PROJCS|GEOGCS|GEOCCS|COMPD_CS|VERT_CS|VERTCS|LOCAL_CS|DATUM|VERT_DATUM|LOCAL_DATUM|SPHEROID|'

@@ -38,6 +38,8 @@ def segment(model: nn.Module, data: dict[str, Any]) -> list[Tensor]:
     :mod:`xcit_mm.ops.resized_labels`. Sliding windows and segmentors with their own inference are
     left to mmseg.
     """
+    from ..models.aligned_segmentors import AlignedSegmentor
+
     is_whole = (
         has_unmodified_head(model)
         and model.out_channels > 1
@@ -49,19 +51,26 @@ def segment(model: nn.Module, data: dict[str, Any]) -> list[Tensor]:
     samples = data['data_samples']
     size = data['inputs'].shape[2:]
     scores = model(data.pop('inputs'), samples, mode='tensor')  # (B, classes, H/4, W/4)
+    # mmseg's own segmentors, on other backbones than XCiT, resize scores to the image.
+    covered = covered_size(size) if isinstance(model, AlignedSegmentor) else tuple(size)
     of_images = zip(scores.float().unbind(), samples, strict=True)
     return [
-        _labels(values, size, sample.metainfo, model.align_corners) for values, sample in of_images
+        _labels(values, covered, size, sample.metainfo, model.align_corners)
+        for values, sample in of_images
     ]
 
 
 def _labels(
-    scores: Tensor, size: tuple[int, int], meta: dict[str, Any], align_corners: bool
+    scores: Tensor,
+    covered: tuple[int, int],
+    size: tuple[int, int],
+    meta: dict[str, Any],
+    align_corners: bool,
 ) -> Tensor:
     # Resize to the area that the maps cover, cut off the padding, and resize to the original size.
     _, right, _, bottom = meta.get('img_padding_size', meta.get('padding_size', (0, 0, 0, 0)))
     seen = slice(size[0] - bottom), slice(size[1] - right)
-    sizes = covered_size(size), seen, meta['ori_shape'][:2]
+    sizes = covered, seen, meta['ori_shape'][:2]
     rows, columns = (
         bilinear(n, of_axis, align_corners)
         for n, *of_axis in zip(scores.shape[1:], *sizes, strict=True)

@@ -62,7 +62,8 @@ class NormalizedImage:
         self._mean = self._std = None
         if getattr(preprocessor, '_enable_normalize', True):
             self._mean, self._std = preprocessor.mean.cpu().numpy(), preprocessor.std.cpu().numpy()
-        self._padding = getattr(preprocessor, 'pad_value', 0.0)
+        # mmseg's older preprocessor has another name for it than mmengine's.
+        self._padding = getattr(preprocessor, 'pad_val', getattr(preprocessor, 'pad_value', 0.0))
         self.size = height, width
         self.shape = 3 if bands is None else channels, *padded_size(preprocessor, self.size)
 

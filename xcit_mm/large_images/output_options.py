@@ -18,7 +18,7 @@ class OutputOptions:
         polygons: Whether to write the polygons of a segmentor's classes as well.
         smallest_area: Regions with a smaller area get the class of their largest neighbor before
             the polygons are made; in square meters on the ground if the image has a reference
-            system, otherwise in pixels of the full image.
+            system, otherwise in the unit of the coordinates, such as pixels of the full image.
         simplify: The tolerance in pixels with which polygons are simplified along their shared
             borders, so that neighbors still touch.
         cog: Whether to write labels, their scores and heights as cloud-optimized GeoTIFF files.

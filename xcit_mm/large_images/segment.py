@@ -30,10 +30,12 @@ def predicts_heights(model: nn.Module) -> bool:
 def has_unmodified_head(model: nn.Module) -> bool:
     """Return whether mmseg's own code computes labels or heights, only from the map of the head."""
     from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+    from mmseg.models.segmentors import DepthEstimator, EncoderDecoder
 
     from ..models.aligned_segmentors import AlignedDepthEstimator, AlignedEncoderDecoder
 
-    if type(model) not in (AlignedEncoderDecoder, AlignedDepthEstimator):
+    aligned = AlignedEncoderDecoder, AlignedDepthEstimator
+    if type(model) not in (*aligned, EncoderDecoder, DepthEstimator):
         return False
     head = type(model.decode_head)
     return (
@@ -44,7 +46,9 @@ def has_unmodified_head(model: nn.Module) -> bool:
 
 def require_segmentor(model: nn.Module, remedy: str = 'use --sliced') -> None:
     """Refuse a segmentor whose labels depend on more than the maps of its head."""
-    if not has_unmodified_head(model):
+    from ..models.aligned_segmentors import AlignedSegmentor
+
+    if not (isinstance(model, AlignedSegmentor) and has_unmodified_head(model)):
         kind = type(getattr(model, 'decode_head', model)).__name__
         raise UserError(
             f'the model cannot be streamed: which pixels of its maps {kind} reads is not known; '

@@ -11,7 +11,7 @@ from typing import Any
 
 from mmengine.registry import MODELS
 from mmseg.models.decode_heads.decode_head import BaseDecodeHead
-from mmseg.models.segmentors import DepthEstimator, EncoderDecoder
+from mmseg.models.segmentors import CascadeEncoderDecoder, DepthEstimator, EncoderDecoder
 from mmseg.utils import add_prefix
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -38,6 +38,9 @@ class AlignedSegmentor:
         size = inputs.shape[2:]
         if covered_size(size) == size:
             return super().loss(inputs, data_samples)
+        extended = [self._extended(sample, covered_size(size)) for sample in data_samples]
+        if isinstance(self.decode_head, nn.ModuleList):  # of a cascade, whose heads read each other
+            return super().loss(inputs, extended)
         maps, losses = self.extract_feat(inputs), {}
         for prefix, head in self.heads().items():
             if type(head).loss is BaseDecodeHead.loss:  # it resizes scores to the labels
@@ -47,7 +50,6 @@ class AlignedSegmentor:
                 scores = [_placed(x, size, head.align_corners) for x in scores]
                 of_head = head.loss_by_feat(scores if several else scores[0], data_samples)
             else:
-                extended = [self._extended(sample, covered_size(size)) for sample in data_samples]
                 of_head = head.loss(maps, extended, self.train_cfg)
             losses |= add_prefix(of_head, prefix)
         return losses
@@ -65,9 +67,16 @@ class AlignedSegmentor:
 
     def _extended(self, sample: Any, size: tuple[int, int]) -> Any:
         """Return a sample whose labels are extended to a size by pixels without a label."""
+        if 'gt_sem_seg' not in sample:
+            return sample
         extended, labels = sample.clone(), sample.gt_sem_seg.data  # (1, H, W)
+        last = (
+            self.decode_head[-1]
+            if isinstance(self.decode_head, nn.ModuleList)
+            else self.decode_head
+        )
         added = 0, size[1] - labels.shape[2], 0, size[0] - labels.shape[1]
-        labels = F.pad(labels, added, value=self.decode_head.ignore_index)
+        labels = F.pad(labels, added, value=last.ignore_index)
         extended.set_data(dict(gt_sem_seg=type(sample.gt_sem_seg)(data=labels)))
         return extended
 
@@ -83,6 +92,11 @@ def _placed(scores: Tensor, size: tuple[int, int], align_corners: bool) -> Tenso
 @MODELS.register_module()
 class AlignedEncoderDecoder(AlignedSegmentor, EncoderDecoder):
     """mmseg's ``EncoderDecoder`` on XCiT, which has the same arguments."""
+
+
+@MODELS.register_module()
+class AlignedCascadeEncoderDecoder(AlignedSegmentor, CascadeEncoderDecoder):
+    """mmseg's ``CascadeEncoderDecoder`` on XCiT, which has the same arguments."""
 
 
 @MODELS.register_module()

@@ -99,7 +99,7 @@ def _examine(runner: Runner) -> list[str]:
         examples, is_complete = examples_of(dataset)
         why = '' if examples is None else refusal(split, examples, dataset.metainfo['classes'])
         if why and is_measured(runner.cfg, split):
-            if is_complete or not examples.counts.any():
+            if is_complete:
                 raise UserError(why)
             found.append(f'In the {examples.number} label images that are read first, {why}')
         elif examples is not None and is_complete:

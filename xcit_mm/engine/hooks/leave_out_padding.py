@@ -22,7 +22,12 @@ class LeaveOutPaddingHook(Hook):
     """
 
     def before_train(self, runner: Runner) -> None:
-        model = unwrapped(runner.model)
+        model, scope = unwrapped(runner.model), runner.cfg.get('default_scope')
+        if scope not in ('mmdet', 'mmseg') or runner.cfg.get('stream') is not None:
+            raise UserError(
+                'LeaveOutPaddingHook: only batches of detectors and segmentors are padded: remove '
+                'the hook'
+            )
         self._backbone = getattr(model, 'backbone', None)
         if not isinstance(self._backbone, XCiT):
             kind = type(self._backbone).__name__
