@@ -24,7 +24,8 @@ class LoadLabels:
     A palette, a photometric tag or the number of bits never change the numbers; the orientation of
     a TIFF file is followed, as that of an image is. Reads ``seg_map_path``, ``reduce_zero_label``
     and ``label_map``. Sets ``gt_seg_map``, (H, W) uint8, or uint16 if the file has more bits. A
-    color image becomes (H, W, channels), which ``LabelCheckHook`` refuses.
+    color image becomes (H, W, channels), which ``LabelCheckHook`` refuses. An image without
+    ``seg_map_path`` stays as it is.
 
     Args:
         reduce_zero_label: Whether 0 is ignored, and the first class is 1. Default: as the dataset
@@ -44,7 +45,9 @@ class LoadLabels:
         self._files = LoadImage(backend_args=backend_args)
 
     def __call__(self, results: dict) -> dict:
-        path, of_dataset = results['seg_map_path'], bool(results.get('reduce_zero_label'))
+        path, of_dataset = results.get('seg_map_path'), bool(results.get('reduce_zero_label'))
+        if path is None:  # of an image to predict, by mmseg's inference_model
+            return results
         if self.reduce_zero_label not in (None, of_dataset):
             raise UserError(
                 f'reduce_zero_label={self.reduce_zero_label} of LoadLabels, but the dataset has '
