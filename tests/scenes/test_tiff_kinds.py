@@ -17,6 +17,7 @@ from rasterio.enums import ColorInterp
 from xcit_mm import UserError
 from xcit_mm.datasets.decode import BadImageError, LoadImage, decode
 from xcit_mm.datasets.importers.contents import image_size as converted_size
+from xcit_mm.datasets.label_images import LoadLabels
 from xcit_mm.datasets.multiband import LoadMultiband
 from xcit_mm.inference.sources import to_rgb
 from xcit_mm.scenes.geometry import whole
@@ -209,6 +210,36 @@ def test_every_path_reads_the_colors_that_were_written(kind, tmp_path):
         assert np.abs(pixels - expected).max() <= tolerance, name
         np.testing.assert_array_equal(pixels, read['scene'], name)
     assert image_size(str(path)) == image.shape[:2] == converted_size(path)[::-1]
+
+
+@pytest.mark.parametrize('sidecar', ['.wld', '.aux.xml'])
+@pytest.mark.parametrize('suffix', ['.tif', '.png'])
+def test_an_image_that_a_sidecar_places_is_not_turned(suffix, sidecar, tmp_path):
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    Image.fromarray(PHOTO).save(path := tmp_path / f'a{suffix}', exif=exif)
+    assert to_rgb(path).shape == (WIDTH, HEIGHT, 3)
+    if sidecar == '.wld':
+        path.with_suffix('.wld').write_text('2\n0\n0\n-2\n1\n-1\n')
+    else:
+        transform = '<GeoTransform>0,2,0,0,0,-2</GeoTransform>'
+        (tmp_path / f'{path.name}{sidecar}').write_text(f'<PAMDataset>{transform}</PAMDataset>')
+    with rasterio.open(path) as file:
+        place = file.transform
+    scene = scene_of(path)
+    assert scene.georeference['transform'] == place
+    labels = LoadLabels()(dict(seg_map_path=str(path)))['gt_seg_map']
+    for pixels in (
+        scene.read(whole(scene.shape[:2])),
+        LoadImage()(dict(img_path=str(path)))['img'][..., ::-1],
+        to_rgb(path),
+        labels,
+    ):
+        np.testing.assert_array_equal(pixels, PHOTO)
+    if suffix == '.tif':
+        bands = LoadMultiband(3)(dict(img_path=str(path)))['img']
+        np.testing.assert_array_equal(bands, PHOTO)
+    assert image_size(str(path)) == (HEIGHT, WIDTH) == converted_size(path)[::-1]
 
 
 @pytest.mark.parametrize('kind', ['blue, green, red', 'orientation 6', 'palette', 'white is 0'])

@@ -105,6 +105,16 @@ def place_of_file(path: Path) -> Place:
         return NOWHERE
 
 
+def shown_orientation(orientation: int, path: Path | None) -> int:
+    """Return the EXIF orientation in which an image file on this machine, if it is one, is shown.
+
+    A place on the map is that of the stored pixels, so an image with a place is not turned.
+    """
+    if orientation == 1 or path is None or place_of_file(path) == NOWHERE:
+        return orientation
+    return 1
+
+
 def are_laid_by_pixels(
     raster: Place, size: Sequence[int], image: Place, image_size: Sequence[int]
 ) -> bool:
