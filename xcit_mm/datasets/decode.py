@@ -12,8 +12,11 @@ import numpy as np
 from mmengine import fileio
 from mmengine.registry import TRANSFORMS
 from PIL import Image
+from PIL.BmpImagePlugin import BmpImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
+from PIL.PpmImagePlugin import PpmImageFile
+from PIL.WebPImagePlugin import WebPImageFile
 
 from ..errors import ArgumentError, DependencyError, UserError
 from ..file_headers import TIFF
@@ -37,8 +40,15 @@ NO_LABELS = 'none of its pixels has a label'
 
 # The first and last bytes of a file. OpenCV before 4.11 shows the rest of a cut file in gray.
 ENDS = ((b'\xff\xd8', b'\xff\xd9'), (b'\x89PNG', b'IEND\xaeB`\x82'))
-# Not with Image.open: it refuses more than 179 million pixels, which photos can have.
-OPENERS = {b'\xff\xd8': JpegImageFile, b'\x89P': PngImageFile}
+# By their first bytes, not with Image.open: it refuses more than 179 million pixels, which photos
+# and scans can have. OpenCV decodes all of these.
+OPENERS = {
+    b'\xff\xd8': JpegImageFile,
+    b'\x89P': PngImageFile,
+    b'BM': BmpImageFile,
+    b'RI': WebPImageFile,
+    **{b'P%d' % n: PpmImageFile for n in range(1, 7)},
+}
 EXIF_ORIENTATION = 0x0112
 GIF = b'GIF8'
 MAX_BYTES = 2**31 - 1  # of an image file, the limit of OpenCV
