@@ -21,7 +21,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 from ..errors import ArgumentError, DependencyError, UserError
 from ..file_headers import TIFF
 from ..files import read_regular
-from ..finder import find_spelled
+from ..finder import spelled
 from .places import NOWHERE, are_laid_by_pixels, elsewhere, place_of_file, shown_orientation
 from .tiff_bands import color_bands, opened_tiff, read_bands, upright
 
@@ -108,7 +108,7 @@ class LoadImage:
         image = results.get('img')
         if image is None:
             path = results['img_path']
-            image = self.decode(self.read(path), annotated or label_size, Path(path))
+            image = self.decode(self.read(path), annotated or label_size, spelled(Path(path)))
         height, width = image.shape[:2]
         if 0 in (width, height):
             raise BadImageError(NO_PIXELS)
@@ -125,8 +125,7 @@ class LoadImage:
         """Return the bytes of a regular file, or raise a BadImageError of the kind ``missing``."""
         try:
             if self.backend_args is None and '://' not in str(path):
-                spelled = find_spelled(Path(path))  # annotations may spell its name differently
-                return read_regular(spelled[0] if len(spelled) == 1 else Path(path), MAX_BYTES)
+                return read_regular(spelled(Path(path)), MAX_BYTES)
             return fileio.get(path, backend_args=self.backend_args)
         except OSError as error:
             raise BadImageError(missing, error.strerror or type(error).__name__) from None
@@ -148,7 +147,7 @@ class LoadImage:
         data = self.read(path, LABELS_MISSING)
         try:
             _check_end(data)
-            return label_size(data, Path(path))
+            return label_size(data, spelled(Path(path)))
         except Exception:  # the decoders of Pillow raise many kinds
             raise BadImageError(LABELS_UNREADABLE) from None
 
@@ -160,8 +159,8 @@ def require_same_place(labels: str, image: str, size: Size) -> None:
         BadImageError: If their places on the map differ.
         UserError: If a file next to one of them that names its place cannot be read.
     """
-    of_labels = place_of_file(Path(labels))
-    of_image = NOWHERE if of_labels == NOWHERE else place_of_file(Path(image))
+    of_labels = place_of_file(spelled(Path(labels)))
+    of_image = NOWHERE if of_labels == NOWHERE else place_of_file(spelled(Path(image)))
     if not are_laid_by_pixels(of_labels, size, of_image, size):
         detail = elsewhere(labels, of_labels, size, image, of_image, size)
         raise BadImageError(LABELS_ELSEWHERE, detail)

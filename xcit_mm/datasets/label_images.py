@@ -10,6 +10,7 @@ from PIL import Image
 
 from ..errors import UserError, reason
 from ..file_headers import TIFF
+from ..finder import spelled
 from .decode import LABELS_MISSING, LABELS_UNREADABLE, OPENERS, BadImageError, LoadImage
 from .labels import class_numbers, new_labels
 from .places import shown_orientation
@@ -69,7 +70,7 @@ def decode_labels(data: bytes, file: str) -> np.ndarray:
         if data.startswith(TIFF):
             with opened_tiff(data) as (tiff, tags):
                 bands = np.moveaxis(read_bands(tiff, tiff.indexes), 0, -1)
-            labels = upright(bands, shown_orientation(tags.orientation, Path(file)))
+            labels = upright(bands, shown_orientation(tags.orientation, spelled(Path(file))))
             return labels[..., 0] if labels.shape[2] == 1 else labels
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
