@@ -14,7 +14,7 @@ from rasterio.warp import Resampling, reproject, transform
 
 from xcit_mm.datasets.decode import LABELS_ELSEWHERE, BadImageError, LoadImage
 from xcit_mm.datasets.height_labels import LoadHeights
-from xcit_mm.datasets.places import Place, place_of_file
+from xcit_mm.datasets.places import Place, are_laid_by_pixels, place_of_file
 from xcit_mm.errors import UserError
 from xcit_mm.scenes.geometry import tiles, whole
 from xcit_mm.scenes.image_source import ImageSource
@@ -120,6 +120,14 @@ def test_masks_across_the_180th_meridian(tmp_path):
         expected[inside] = values[row[inside], column[inside]] > 0
         assert expected.sum() > 500 and (lon < 0).any()
         assert np.array_equal(found.ravel(), expected)
+
+
+def test_labels_a_full_turn_away_are_on_the_pixels_of_the_image():
+    crs, place = rasterio.CRS.from_epsg(4326), Affine(0.004, 0, 179.8, 0, -0.004, -16)
+    image = Place(crs, place)
+    for start, is_same in ((179.8, True), (-180.2, True), (-180.1, False), (359.8, False)):
+        labels = Place(crs, Affine(0.004, 0, start, 0, -0.004, -16))
+        assert are_laid_by_pixels(labels, SIZE, image, SIZE) == is_same
 
 
 def world_file(path: Path, place: Affine) -> None:

@@ -1,5 +1,6 @@
 """Where an image lies on a map, according to its file or a small file next to it."""
 
+import math
 import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -129,11 +130,26 @@ def are_laid_by_pixels(
     if tuple(size) != tuple(image_size):
         return False
     pixels = np.meshgrid(*(np.linspace(0.5, n - 0.5, SURVEY) for n in size[::-1]))
-    coordinates = converted(*applied(image.transform, *pixels), image.crs, raster.crs)
-    if coordinates is None:
-        return False
-    moved = np.subtract(applied(~raster.transform, *coordinates), pixels)
-    return bool(np.abs(moved).max() < SAME_PIXEL)
+    found = pixels_at(raster, size, *applied(image.transform, *pixels), image.crs)
+    return found is not None and bool(np.abs(found - pixels).max() < SAME_PIXEL)
+
+
+def pixels_at(
+    place: Place, size: Sequence[int], x: np.ndarray, y: np.ndarray, crs: Any
+) -> np.ndarray | None:
+    """Return the pixels, columns and rows (2, ...), of an image (H, W) at coordinates of a system.
+
+    Longitudes may differ by full turns. Returns None if some of the points have no coordinates in
+    the system of the image.
+    """
+    if (coordinates := converted(x, y, crs, place.crs)) is None:
+        return None
+    x, y = coordinates
+    if place.crs is not None and place.crs.is_geographic:
+        turn = 2 * math.pi / place.crs.units_factor[1]
+        center, _ = applied(place.transform, size[1] / 2, size[0] / 2)
+        x = x + turn * np.round((center - x) / turn)
+    return np.array(applied(~place.transform, x, y))
 
 
 def applied(transform: Any, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
