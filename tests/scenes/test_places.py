@@ -1,5 +1,6 @@
 """Labels, masks and heights lie at their places on the map, as rasterio's reproject puts them."""
 
+import os
 import pickle
 from pathlib import Path
 
@@ -128,6 +129,17 @@ def test_labels_a_full_turn_away_are_on_the_pixels_of_the_image():
     for start, is_same in ((179.8, True), (-180.2, True), (-180.1, False), (359.8, False)):
         labels = Place(crs, Affine(0.004, 0, start, 0, -0.004, -16))
         assert are_laid_by_pixels(labels, SIZE, image, SIZE) == is_same
+
+
+def test_the_place_in_a_file_is_read_again_only_if_the_file_changes(tmp_path, monkeypatch):
+    opened, open_file = [], rasterio.open
+    monkeypatch.setattr(rasterio, 'open', lambda *a, **k: opened.append(a) or open_file(*a, **k))
+    for time, place in ((10, PLACE), (20, PLACE * Affine.translation(1, 0))):
+        path = write(tmp_path / 'a.tif', LABELS, crs=CRS, transform=place)
+        os.utime(path, (time, time))
+        opened.clear()
+        assert place_of_file(path).transform == place_of_file(path).transform == place
+        assert len(opened) == 1
 
 
 def world_file(path: Path, place: Affine) -> None:
