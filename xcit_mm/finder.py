@@ -163,6 +163,12 @@ def find_spelled(path: Path, suffixes: Sequence[str] = ('',)) -> list[Path]:
     ]
 
 
+def spelled(path: Path) -> Path:
+    """Return the only path that :func:`find_spelled` finds, or else the path itself."""
+    found = find_spelled(path)
+    return found[0] if len(found) == 1 else path
+
+
 def _names_in(folder: Path) -> dict[str, list[str]]:
     try:
         return _listed(str(folder), folder.stat().st_mtime_ns)

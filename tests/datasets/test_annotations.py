@@ -445,6 +445,13 @@ def test_rotated_boxes_of_cvat_and_areas_of_0_are_adapted(tmp_path):
     assert '1 boxes are rotated' in remark and '1 annotations have an area of 0' in remark
 
 
+def test_percent_signs_of_file_names_are_kept(tmp_path):
+    names = '50%.jpg', '50%25.jpg', 'a%20b.jpg', 'a b.jpg'
+    images = [dict(IMAGE, id=i, file_name=name) for i, name in enumerate(names, 1)]
+    content, _ = adapted(tmp_path, images)
+    assert [image['id'] for image in content['images']] == [1, 2, 3, 4]
+
+
 def test_objects_of_a_file_with_several_ids_are_joined(tmp_path):
     names = 'a b.jpg', './a%20b.jpg', 'c.jpg'
     images = [dict(IMAGE, id=i, file_name=name) for i, name in enumerate(names, 1)]

@@ -184,6 +184,11 @@ def test_an_image_that_crashes_a_process_is_named(monkeypatch, root):
 def test_images_that_no_annotation_file_lists_are_named(root):
     extra = root / 'coco/train2017/extra.png'
     Image.new('RGB', (9, 9)).save(extra)
+    with edited(annotated(root)) as content:  # listed in another spelling
+        image = content['images'][0]
+        file = extra.with_name(image['file_name'])
+        file.rename(file.with_name(f'a {file.name}'))
+        image['file_name'] = f'a%20{file.name}'
     (remark,) = check_copy(DETECTOR, root, ['val', 'train']).remarks
     assert remark.startswith('1 images beside those of the annotation files')
     assert remark.endswith(f'such as {extra}')

@@ -19,7 +19,7 @@ from PIL import Image
 from xcit_mm import UserError
 from xcit_mm.config.load import load_config
 from xcit_mm.datasets.audit import check_dataset
-from xcit_mm.datasets.decode import decode
+from xcit_mm.datasets.decode import EXIF_ORIENTATION, decode
 from xcit_mm.datasets.importers.contents import image_size, read_contents
 from xcit_mm.datasets.importers.voc import VocDataset
 from xcit_mm.datasets.importers.write_coco import OBJECTS, convert
@@ -503,8 +503,11 @@ def test_folders_of_voc_may_have_folders_inside(voc):
     assert remark(read_contents(dataset), 'Images without a label or not listed') == 0
 
 
-def test_images_are_as_large_as_the_decoder_allows(tmp_path, monkeypatch):
-    image = tmp_path / 'a.png'
-    Image.new('L', (90, 70)).save(image)
+@pytest.mark.parametrize('suffix', ['png', 'bmp', 'pgm', 'webp'])
+def test_images_are_as_large_as_the_decoder_allows(suffix, tmp_path, monkeypatch):
+    image, exif = tmp_path / f'a.{suffix}', Image.Exif()
+    exif[EXIF_ORIENTATION] = 6
+    Image.new('L', (90, 70)).save(image, exif=exif)
+    size = (70, 90) if suffix in ('png', 'webp') else (90, 70)  # the others have no EXIF
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 1000)
-    assert image_size(image) == (90, 70) == decode(image.read_bytes()).shape[1::-1]
+    assert image_size(image) == size == decode(image.read_bytes()).shape[1::-1]

@@ -74,6 +74,15 @@ def test_few_bands_are_read(bands, options):
     assert loader.picture(decoded).shape == (HEIGHT, WIDTH, 3)
 
 
+@pytest.mark.parametrize('bands', [1, 2])
+def test_a_thumbnail_is_not_a_band(bands):
+    image, file = pixels('uint16', bands), io.BytesIO()
+    with tifffile.TiffWriter(file) as writer:
+        for page in (*np.moveaxis(image, -1, 0), image[::4, ::4, 0], image[::4, ::4, 0] >> 8):
+            writer.write(np.ascontiguousarray(page), **GRAY, metadata=None)
+    np.testing.assert_array_equal(LoadMultiband(bands).decode(file.getvalue()), image)
+
+
 def with_value(value: float, dtype='float32') -> bytes:
     image = pixels(dtype)
     image[2, 3, 4] = value

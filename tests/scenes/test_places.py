@@ -1,5 +1,6 @@
 """Labels, masks and heights lie at their places on the map, as rasterio's reproject puts them."""
 
+import os
 import pickle
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from rasterio.warp import Resampling, reproject, transform
 
 from xcit_mm.datasets.decode import LABELS_ELSEWHERE, BadImageError, LoadImage
 from xcit_mm.datasets.height_labels import LoadHeights
-from xcit_mm.datasets.places import Place, place_of_file
+from xcit_mm.datasets.places import Place, are_laid_by_pixels, place_of_file
 from xcit_mm.errors import UserError
 from xcit_mm.scenes.geometry import tiles, whole
 from xcit_mm.scenes.image_source import ImageSource
@@ -120,6 +121,25 @@ def test_masks_across_the_180th_meridian(tmp_path):
         expected[inside] = values[row[inside], column[inside]] > 0
         assert expected.sum() > 500 and (lon < 0).any()
         assert np.array_equal(found.ravel(), expected)
+
+
+def test_labels_a_full_turn_away_are_on_the_pixels_of_the_image():
+    crs, place = rasterio.CRS.from_epsg(4326), Affine(0.004, 0, 179.8, 0, -0.004, -16)
+    image = Place(crs, place)
+    for start, is_same in ((179.8, True), (-180.2, True), (-180.1, False), (359.8, False)):
+        labels = Place(crs, Affine(0.004, 0, start, 0, -0.004, -16))
+        assert are_laid_by_pixels(labels, SIZE, image, SIZE) == is_same
+
+
+def test_the_place_in_a_file_is_read_again_only_if_the_file_changes(tmp_path, monkeypatch):
+    opened, open_file = [], rasterio.open
+    monkeypatch.setattr(rasterio, 'open', lambda *a, **k: opened.append(a) or open_file(*a, **k))
+    for time, place in ((10, PLACE), (20, PLACE * Affine.translation(1, 0))):
+        path = write(tmp_path / 'a.tif', LABELS, crs=CRS, transform=place)
+        os.utime(path, (time, time))
+        opened.clear()
+        assert place_of_file(path).transform == place_of_file(path).transform == place
+        assert len(opened) == 1
 
 
 def world_file(path: Path, place: Affine) -> None:

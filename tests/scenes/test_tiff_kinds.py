@@ -1,6 +1,7 @@
 """Every reader of TIFF files reads the same pixels, which are those that were written."""
 
 import io
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rasterio
+import shapely
 import tifffile
 from helpers.file_server import serving
 from PIL import Image, ImageOps
@@ -17,12 +19,14 @@ from rasterio.enums import ColorInterp
 from xcit_mm import UserError
 from xcit_mm.datasets.decode import BadImageError, LoadImage, decode
 from xcit_mm.datasets.importers.contents import image_size as converted_size
+from xcit_mm.datasets.label_images import LoadLabels
 from xcit_mm.datasets.multiband import LoadMultiband
 from xcit_mm.inference.sources import to_rgb
-from xcit_mm.scenes.geometry import whole
+from xcit_mm.scenes.geometry import Window, whole
 from xcit_mm.scenes.image_views import RGBImage
 from xcit_mm.scenes.open_image import image_size, open_image
 from xcit_mm.scenes.open_scene import SceneOptions, open_scene
+from xcit_mm.scenes.polygon_masks import polygons_of
 
 HEIGHT, WIDTH = 16, 32
 BANDS = np.random.default_rng(0).integers(1, 255, (HEIGHT, WIDTH, 5), np.uint8)
@@ -209,6 +213,49 @@ def test_every_path_reads_the_colors_that_were_written(kind, tmp_path):
         assert np.abs(pixels - expected).max() <= tolerance, name
         np.testing.assert_array_equal(pixels, read['scene'], name)
     assert image_size(str(path)) == image.shape[:2] == converted_size(path)[::-1]
+
+
+def test_polygons_lie_in_the_full_pixels_of_a_turned_image_at_a_level(tmp_path):
+    stored = np.zeros((64, 128, 3), np.uint8)
+    tags = dict(photometric='rgb', tile=(16, 16), extratags=[(ORIENTATION, 'H', 1, 6, True)])
+    with tifffile.TiffWriter(path := tmp_path / 'a.tif') as file:
+        file.write(stored, **tags)
+        file.write(stored[::2, ::2], subfiletype=1, **tags)
+    region = tmp_path / 'region.geojson'
+    region.write_text(json.dumps(shapely.geometry.mapping(shapely.box(16, 40, 48, 120))))
+    for level, box in ((0, (16, 40, 48, 120)), (1, (8, 20, 24, 60))):
+        source = open_image(path, str, 3, level=level)
+        assert polygons_of(region, source).box == Window.around(box, source.shape[:2])
+
+
+@pytest.mark.parametrize('sidecar', ['.wld', '.aux.xml'])
+@pytest.mark.parametrize('suffix', ['.tif', '.png'])
+def test_an_image_that_a_sidecar_places_is_not_turned(suffix, sidecar, tmp_path):
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    Image.fromarray(PHOTO).save(path := tmp_path / f'a{suffix}', exif=exif)
+    assert to_rgb(path).shape == (WIDTH, HEIGHT, 3)
+    if sidecar == '.wld':
+        path.with_suffix('.wld').write_text('2\n0\n0\n-2\n1\n-1\n')
+    else:
+        transform = '<GeoTransform>0,2,0,0,0,-2</GeoTransform>'
+        (tmp_path / f'{path.name}{sidecar}').write_text(f'<PAMDataset>{transform}</PAMDataset>')
+    with rasterio.open(path) as file:
+        place = file.transform
+    scene = scene_of(path)
+    assert scene.georeference['transform'] == place
+    labels = LoadLabels()(dict(seg_map_path=str(path)))['gt_seg_map']
+    for pixels in (
+        scene.read(whole(scene.shape[:2])),
+        LoadImage()(dict(img_path=str(path)))['img'][..., ::-1],
+        to_rgb(path),
+        labels,
+    ):
+        np.testing.assert_array_equal(pixels, PHOTO)
+    if suffix == '.tif':
+        bands = LoadMultiband(3)(dict(img_path=str(path)))['img']
+        np.testing.assert_array_equal(bands, PHOTO)
+    assert image_size(str(path)) == (HEIGHT, WIDTH) == converted_size(path)[::-1]
 
 
 @pytest.mark.parametrize('kind', ['blue, green, red', 'orientation 6', 'palette', 'white is 0'])

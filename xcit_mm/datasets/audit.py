@@ -23,7 +23,7 @@ from ..config.data_rules import check_classes, check_data
 from ..config.tree import class_name, sampled_datasets, split_datasets, typed_nodes
 from ..environment import quiet, require_framework
 from ..errors import UserError, printable, reason
-from ..finder import images_beside
+from ..finder import images_beside, spelled
 from .annotations import LOST_SHARE, STOPS
 from .decode import UNREADABLE, BadImageError, LoadImage, image_loader
 from .examples import (
@@ -200,7 +200,7 @@ def _listed_files(dataset: Any) -> list[Path]:
     if not (hasattr(dataset, 'problems') and Path(dataset.ann_file).is_file()):
         return []
     images = json.loads(Path(dataset.ann_file).read_bytes())['images']
-    return [Path(dataset.data_prefix['img'], image['file_name']) for image in images]
+    return [spelled(Path(dataset.data_prefix['img'], image['file_name'])) for image in images]
 
 
 @dataclass(frozen=True)  # PyTorch would turn arrays in a tuple into tensors

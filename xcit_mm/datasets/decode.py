@@ -12,14 +12,17 @@ import numpy as np
 from mmengine import fileio
 from mmengine.registry import TRANSFORMS
 from PIL import Image
+from PIL.BmpImagePlugin import BmpImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
+from PIL.PpmImagePlugin import PpmImageFile
+from PIL.WebPImagePlugin import WebPImageFile
 
 from ..errors import ArgumentError, DependencyError, UserError
 from ..file_headers import TIFF
 from ..files import read_regular
-from ..finder import find_spelled
-from .places import NOWHERE, are_laid_by_pixels, elsewhere, place_of_file
+from ..finder import spelled
+from .places import NOWHERE, are_laid_by_pixels, elsewhere, place_of_file, shown_orientation
 from .tiff_bands import color_bands, opened_tiff, read_bands, upright
 
 # What makes an image unusable.
@@ -37,8 +40,15 @@ NO_LABELS = 'none of its pixels has a label'
 
 # The first and last bytes of a file. OpenCV before 4.11 shows the rest of a cut file in gray.
 ENDS = ((b'\xff\xd8', b'\xff\xd9'), (b'\x89PNG', b'IEND\xaeB`\x82'))
-# Not with Image.open: it refuses more than 179 million pixels, which photos can have.
-OPENERS = {b'\xff\xd8': JpegImageFile, b'\x89P': PngImageFile}
+# By their first bytes, not with Image.open: it refuses more than 179 million pixels, which photos
+# and scans can have. OpenCV decodes all of these.
+OPENERS = {
+    b'\xff\xd8': JpegImageFile,
+    b'\x89P': PngImageFile,
+    b'BM': BmpImageFile,
+    b'RI': WebPImageFile,
+    **{b'P%d' % n: PpmImageFile for n in range(1, 7)},
+}
 EXIF_ORIENTATION = 0x0112
 GIF = b'GIF8'
 MAX_BYTES = 2**31 - 1  # of an image file, the limit of OpenCV
@@ -97,7 +107,8 @@ class LoadImage:
         label_size = self._check_labels(results)
         image = results.get('img')
         if image is None:
-            image = self.decode(self.read(results['img_path']), annotated or label_size)
+            path = results['img_path']
+            image = self.decode(self.read(path), annotated or label_size, spelled(Path(path)))
         height, width = image.shape[:2]
         if 0 in (width, height):
             raise BadImageError(NO_PIXELS)
@@ -114,15 +125,16 @@ class LoadImage:
         """Return the bytes of a regular file, or raise a BadImageError of the kind ``missing``."""
         try:
             if self.backend_args is None and '://' not in str(path):
-                spelled = find_spelled(Path(path))  # annotations may spell its name differently
-                return read_regular(spelled[0] if len(spelled) == 1 else Path(path), MAX_BYTES)
+                return read_regular(spelled(Path(path)), MAX_BYTES)
             return fileio.get(path, backend_args=self.backend_args)
         except OSError as error:
             raise BadImageError(missing, error.strerror or type(error).__name__) from None
 
-    def decode(self, data: bytes, annotated: Size | None = None) -> np.ndarray:
+    def decode(
+        self, data: bytes, annotated: Size | None = None, path: Path | None = None
+    ) -> np.ndarray:
         """Decode an image file; see :func:`decode`."""
-        return decode(data, annotated)
+        return decode(data, annotated, path)
 
     def picture(self, image: np.ndarray) -> np.ndarray:
         """Return a decoded image as an RGB picture, (H, W, 3) uint8."""
@@ -135,7 +147,7 @@ class LoadImage:
         data = self.read(path, LABELS_MISSING)
         try:
             _check_end(data)
-            return label_size(data)
+            return label_size(data, spelled(Path(path)))
         except Exception:  # the decoders of Pillow raise many kinds
             raise BadImageError(LABELS_UNREADABLE) from None
 
@@ -147,8 +159,8 @@ def require_same_place(labels: str, image: str, size: Size) -> None:
         BadImageError: If their places on the map differ.
         UserError: If a file next to one of them that names its place cannot be read.
     """
-    of_labels = place_of_file(Path(labels))
-    of_image = NOWHERE if of_labels == NOWHERE else place_of_file(Path(image))
+    of_labels = place_of_file(spelled(Path(labels)))
+    of_image = NOWHERE if of_labels == NOWHERE else place_of_file(spelled(Path(image)))
     if not are_laid_by_pixels(of_labels, size, of_image, size):
         detail = elsewhere(labels, of_labels, size, image, of_image, size)
         raise BadImageError(LABELS_ELSEWHERE, detail)
@@ -164,13 +176,15 @@ def image_loader(dataset: Any) -> LoadImage:
     return next((t for t in loaders if isinstance(t, LoadImage)), LoadImage())
 
 
-def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:
+def decode(data: bytes, annotated: Size | None = None, path: Path | None = None) -> np.ndarray:
     """Decode an image file to BGR of shape (H, W, 3), uint8, or raise a BadImageError.
 
-    The EXIF orientation is ignored if only the image as stored has the ``annotated`` size.
+    The EXIF orientation is ignored if only the image as stored has the ``annotated`` size, or if
+    files next to its ``path`` place it on the map.
 
     Raises:
         DependencyError: If it is a TIFF file and rasterio is not installed.
+        UserError: If a file next to it that names its place cannot be read.
     """
     if not data:
         raise BadImageError(EMPTY)
@@ -182,7 +196,7 @@ def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:
         image, orientation = _decode(data), 1
         with suppress(Exception):  # Pillow may not know a format that OpenCV reads
             _, orientation = _header(io.BytesIO(data))
-    turned = upright(image, orientation)
+    turned = upright(image, shown_orientation(orientation, path))
     is_as_stored = annotated == image.shape[1::-1] != turned.shape[1::-1]
     return np.ascontiguousarray(image if is_as_stored else turned)
 
@@ -227,20 +241,21 @@ def _by_opencv(data: bytes) -> np.ndarray | None:
         set_log_level(level)
 
 
-def size_of(file: BinaryIO, annotated: Size | None = None) -> Size:
+def size_of(file: BinaryIO, annotated: Size | None = None, path: Path | None = None) -> Size:
     """Return the size of the image that :func:`decode` makes of a file, from its header."""
     if _start(file) in TIFF:
         with opened_tiff(file.read()) as (tiff, tags):
             size, orientation = (tiff.width, tiff.height), tags.orientation
     else:
         size, orientation = _header(file)
-    return size[::-1] if orientation > 4 and annotated != size else size
+    is_transposed = orientation > 4 and annotated != size
+    return size[::-1] if is_transposed and shown_orientation(orientation, path) > 4 else size
 
 
-def label_size(data: bytes) -> Size:
+def label_size(data: bytes, path: Path) -> Size:
     """Return the size of a label image; its orientation is followed only if it is a TIFF file."""
     file = io.BytesIO(data)
-    return size_of(file) if data.startswith(TIFF) else _header(file)[0]
+    return size_of(file, path=path) if data.startswith(TIFF) else _header(file)[0]
 
 
 def _header(file: BinaryIO) -> tuple[Size, int]:

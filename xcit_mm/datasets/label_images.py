@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from pathlib import Path
 
 import numpy as np
 from mmengine.registry import TRANSFORMS
@@ -9,8 +10,10 @@ from PIL import Image
 
 from ..errors import UserError, reason
 from ..file_headers import TIFF
+from ..finder import spelled
 from .decode import LABELS_MISSING, LABELS_UNREADABLE, OPENERS, BadImageError, LoadImage
 from .labels import class_numbers, new_labels
+from .places import shown_orientation
 from .tiff_bands import opened_tiff, read_bands, upright
 
 PNG = b'\x89PNG'
@@ -70,7 +73,7 @@ def decode_labels(data: bytes, file: str) -> np.ndarray:
         if data.startswith(TIFF):
             with opened_tiff(data) as (tiff, tags):
                 bands = np.moveaxis(read_bands(tiff, tiff.indexes), 0, -1)
-            labels = upright(bands, tags.orientation)
+            labels = upright(bands, shown_orientation(tags.orientation, spelled(Path(file))))
             return labels[..., 0] if labels.shape[2] == 1 else labels
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')

@@ -1,5 +1,7 @@
 """TIFF images with any number of bands, for example from satellites."""
 
+from pathlib import Path
+
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
@@ -7,6 +9,7 @@ from ..environment import require
 from ..errors import ArgumentError, DependencyError, UserError
 from ..file_headers import TIFF
 from .decode import EMPTY, UNREADABLE, BadImageError, LoadImage, Size
+from .places import shown_orientation
 from .tiff_bands import opened_tiff, page_names, read_bands, read_pages, upright
 
 OTHER_BANDS = 'its number of bands differs from the config'
@@ -54,14 +57,16 @@ class LoadMultiband(LoadImage):
         require('rasterio')
         self.channels, self.nan, self.rgb = channels, nan, rgb
 
-    def decode(self, data: bytes, annotated: Size | None = None) -> np.ndarray:
+    def decode(
+        self, data: bytes, annotated: Size | None = None, path: Path | None = None
+    ) -> np.ndarray:
         """Decode a TIFF file to (H, W, ``channels``), float32, or raise a BadImageError."""
         if not data:
             raise BadImageError(EMPTY)
         if not data.startswith(TIFF):
             detail = f'not a TIFF file, but images of {self.channels} bands are TIFF files'
             raise BadImageError(UNREADABLE, detail)
-        return self.bands(self._read_bands(data))
+        return self.bands(self._read_bands(data, path))
 
     def bands(self, image: np.ndarray, valid: np.ndarray | None = None) -> np.ndarray:
         """Return an image (H, W, ``channels``) of any real type as float32, or refuse it.
@@ -94,14 +99,14 @@ class LoadMultiband(LoadImage):
             expected = f'channels={self.channels}, in the last place of (H, W, bands)'
             raise BadImageError(OTHER_BANDS, f'{bands} instead of {expected}')
 
-    def _read_bands(self, data: bytes) -> np.ndarray:
+    def _read_bands(self, data: bytes, path: Path | None) -> np.ndarray:
         try:
             with opened_tiff(data) as (file, tags):
-                pages = page_names(file)
+                pages, orientation = page_names(file), shown_orientation(tags.orientation, path)
                 if len(pages) < 2:
                     self._require_bands((file.height, file.width, file.count))
                     image = np.moveaxis(read_bands(file, file.indexes), 0, -1)
-                    return upright(image, tags.orientation)
+                    return upright(image, orientation)
                 shape = len(pages), file.height, file.width
                 # If tifffile.imwrite was not told the meaning of (H, W, bands), there are H pages.
                 is_last = self.channels == shape[2] != shape[0]
@@ -111,4 +116,4 @@ class LoadMultiband(LoadImage):
             raise
         except UserError as error:
             raise BadImageError(UNREADABLE, str(error)) from None
-        return image if is_last else upright(np.moveaxis(image, 0, -1), tags.orientation)
+        return image if is_last else upright(np.moveaxis(image, 0, -1), orientation)

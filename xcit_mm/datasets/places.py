@@ -1,7 +1,10 @@
 """Where an image lies on a map, according to its file or a small file next to it."""
 
+import math
+import time
 import warnings
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -20,6 +23,7 @@ from .reference_systems import crs_of, require_plain
 RASTERS = dict.fromkeys(('.tif', '.tiff', '.btf', '.tf8'), 'GTiff') | {'.jp2': 'JP2OpenJPEG'}
 ALONE = dict(GDAL_DISABLE_READDIR_ON_OPEN='EMPTY_DIR')  # GDAL does not open files next to the image
 MAX_SIDECAR = 2**26  # bytes
+SETTLED = 2  # seconds after its last change, a file is taken as complete
 SAME_PIXEL = 0.5  # pixels; grids whose pixels are less apart count as the same grid
 SURVEY = 5  # two grids are compared at so many places along each axis
 
@@ -90,19 +94,41 @@ def place_of_file(path: Path) -> Place:
     """
     if find_spec('rasterio') is None:
         return NOWHERE
-    if (driver := RASTERS.get(path.suffix.lower())) is None:
+    if path.suffix.lower() not in RASTERS:
         return _with_sidecars(NOWHERE, path)
-    import rasterio
     from rasterio.errors import RasterioError
 
     try:
-        require_modest_header(path)
-        with rasterio.Env(**ALONE), warnings.catch_warnings():
-            warnings.simplefilter('ignore')  # about images without a georeference
-            with rasterio.open(path.resolve(), driver=driver) as file:
-                return place_of(file, path)
+        status = path.stat()
+        # A file that was just written may change again within the resolution of its time.
+        is_settled = time.time() - status.st_mtime > SETTLED
+        read = _stored_place if is_settled else _stored_place.__wrapped__
+        place = read(path.absolute(), status.st_mtime_ns, status.st_size)
     except (RasterioError, OSError):  # reported when the pixels are read
         return NOWHERE
+    return _with_sidecars(place, path)
+
+
+@lru_cache(maxsize=2**14)  # a training asks for each of its images again and again
+def _stored_place(path: Path, changed: int, size: int) -> Place:
+    """Return the place that a file itself names; the time and size of the file identify it."""
+    import rasterio
+
+    require_modest_header(path)
+    with rasterio.Env(**ALONE), warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # about images without a georeference
+        with rasterio.open(path.resolve(), driver=RASTERS[path.suffix.lower()]) as file:
+            return place_of(file)
+
+
+def shown_orientation(orientation: int, path: Path | None) -> int:
+    """Return the EXIF orientation in which an image file on this machine, if it is one, is shown.
+
+    A place on the map is that of the stored pixels, so an image with a place is not turned.
+    """
+    if orientation == 1 or path is None or place_of_file(path) == NOWHERE:
+        return orientation
+    return 1
 
 
 def are_laid_by_pixels(
@@ -119,11 +145,26 @@ def are_laid_by_pixels(
     if tuple(size) != tuple(image_size):
         return False
     pixels = np.meshgrid(*(np.linspace(0.5, n - 0.5, SURVEY) for n in size[::-1]))
-    coordinates = converted(*applied(image.transform, *pixels), image.crs, raster.crs)
-    if coordinates is None:
-        return False
-    moved = np.subtract(applied(~raster.transform, *coordinates), pixels)
-    return bool(np.abs(moved).max() < SAME_PIXEL)
+    found = pixels_at(raster, size, *applied(image.transform, *pixels), image.crs)
+    return found is not None and bool(np.abs(found - pixels).max() < SAME_PIXEL)
+
+
+def pixels_at(
+    place: Place, size: Sequence[int], x: np.ndarray, y: np.ndarray, crs: Any
+) -> np.ndarray | None:
+    """Return the pixels, columns and rows (2, ...), of an image (H, W) at coordinates of a system.
+
+    Longitudes may differ by full turns. Returns None if some of the points have no coordinates in
+    the system of the image.
+    """
+    if (coordinates := converted(x, y, crs, place.crs)) is None:
+        return None
+    x, y = coordinates
+    if place.crs is not None and place.crs.is_geographic:
+        turn = 2 * math.pi / place.crs.units_factor[1]
+        center, _ = applied(place.transform, size[1] / 2, size[0] / 2)
+        x = x + turn * np.round((center - x) / turn)
+    return np.array(applied(~place.transform, x, y))
 
 
 def applied(transform: Any, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

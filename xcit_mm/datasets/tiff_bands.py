@@ -23,7 +23,7 @@ RGB = 'red', 'green', 'blue'
 # Photometric tags of gray, RGB and palettes. GDAL converts most others to RGB.
 WHITE_IS_0, LAST_KNOWN_COLORS = 0, 3
 OF_DATASET = 'IMAGE_STRUCTURE'  # where GDAL says how pixels are stored
-PAGE = re.compile(r'GTIFF_DIR:(\d+):')
+PAGE = re.compile(r'Page (\d+) \((.*)\)')  # as GDAL describes it
 OME = '<OME'
 USED_BITS = re.compile(r'<Pixels[^<>]*\sSignificantBits="(\d{1,2})"')
 
@@ -167,11 +167,15 @@ def read_bands(file: Any, numbers: tuple[int, ...]) -> np.ndarray:
 def page_names(file: Any) -> list[str]:
     """Return GDAL's names of the pages that are the bands of a dataset of rasterio.
 
-    If the first page has several bands, only this page is read.
+    If the first page has several bands, only this page is read. Pages of another size are others,
+    such as thumbnails.
     """
     # Metadata in the file can name other files as its pages, so only the numbers count.
-    pages = filter(None, map(PAGE.match, file.subdatasets if file.count == 1 else []))
-    return [f'GTIFF_DIR:{n}:{file.name}' for n in sorted(int(page[1]) for page in pages)]
+    described = file.tags(ns='SUBDATASETS') if file.count == 1 else {}
+    pages = map(PAGE.fullmatch, described.values())
+    size = f'{file.width}P x {file.height}L x 1B'
+    numbers = sorted(int(page[1]) for page in pages if page and page[2] == size)
+    return [f'GTIFF_DIR:{n}:{file.name}' for n in numbers]
 
 
 def read_pages(file: Any, names: list[str]) -> np.ndarray:

@@ -170,14 +170,14 @@ def to_bands(image: str | Path | np.ndarray, loader: LoadMultiband) -> np.ndarra
         raise ArgumentError(f'an array of shape {image.shape} cannot be used: {error}') from None
 
 
-def decode_rgb(data: bytes) -> np.ndarray:
+def decode_rgb(data: bytes, path: Path | None = None) -> np.ndarray:
     """Decode an image file to RGB, (H, W, 3) uint8, or raise a BadImageError."""
-    return np.ascontiguousarray(decode(data)[..., ::-1])
+    return np.ascontiguousarray(decode(data, path=path)[..., ::-1])
 
 
 def read_image(
     source: str,
-    decode: Callable[[bytes], np.ndarray] = decode_rgb,
+    decode: Callable[..., np.ndarray] = decode_rgb,
     headers: Mapping[str, str] = NO_HEADERS,
 ) -> np.ndarray:
     """Read an image file or URL, by default as RGB, (H, W, 3) uint8.
@@ -191,10 +191,9 @@ def read_image(
         raise UserError(f'{source} is read window by window: add --stream (predict_large)')
     try:
         if is_url(source):
-            data = read_url(source, MAX_DOWNLOAD, headers)
-        else:
-            data = read_regular(Path(source).expanduser(), MAX_FILE_BYTES)
-        return decode(data)
+            return decode(read_url(source, MAX_DOWNLOAD, headers))
+        path = Path(source).expanduser()
+        return decode(read_regular(path, MAX_FILE_BYTES), path=path)
     except FileNotFoundError:
         raise UserError(f'{source} does not exist{looked_in(source)}') from None
     except OSError as error:

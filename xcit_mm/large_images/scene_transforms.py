@@ -15,6 +15,7 @@ The files are open in the process that runs the pipeline, so ``num_workers`` mus
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,7 @@ class OpenImage:
                 self._bands.bands(pixels, source.valid(window))
 
     def _decoded(self, path: str, annotated: Size | None) -> np.ndarray:
-        pixels = self.loader.decode(self.loader.read(path), annotated)
+        pixels = self.loader.decode(self.loader.read(path), annotated, Path(path))
         return pixels[..., ::-1] if self._bands is None else pixels
 
 

@@ -222,7 +222,7 @@ def _decoded(path: str, image: ImageSource) -> np.ndarray:
     """Decode a file whose format has no windows, if its header has the size of the image."""
     data = LoadImage().read(path, LABELS_MISSING)
     try:
-        size = label_size(data)
+        size = label_size(data, Path(path))
     except Exception as error:  # the decoders of Pillow raise many kinds
         detail = '' if isinstance(error, UnidentifiedImageError) else f' ({reason(error)})'
         raise BadImageError(LABELS_UNREADABLE, f'{Path(path)}{detail}') from None

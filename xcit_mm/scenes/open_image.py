@@ -165,7 +165,7 @@ def image_size(path: str) -> tuple[int, int] | None:
         if is_zarr(Path(path)) or suffix_of(path) in (REMOTE if is_url(path) else BY_WINDOWS):
             return open_image(path, str).shape[:2]
         with open_regular(Path(path)) as file:
-            return size_of(file)[::-1]
+            return size_of(file, path=Path(path))[::-1]
     except Exception:  # the decoder will report what is wrong
         return None
 

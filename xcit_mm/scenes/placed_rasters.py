@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..datasets.places import applied, are_laid_by_pixels, converted, elsewhere
+from ..datasets.places import applied, are_laid_by_pixels, elsewhere, pixels_at
 from ..errors import UserError
 from .geometry import Window, tiles, whole
 from .image_source import ImageSource
@@ -110,11 +110,7 @@ class _Conversion:
     """Converts pixels of an image to pixels of another image by their places on the map."""
 
     def __init__(self, source: ImageSource, target: ImageSource) -> None:
-        self._from, (self._crs, transform, _) = source.place, target.place
-        self._inverse, self._turn = ~transform, None
-        if self._crs is not None and self._crs.is_geographic:  # longitudes may differ by full turns
-            self._turn = 2 * math.pi / self._crs.units_factor[1]
-            self._center = (transform * (target.shape[1] / 2, target.shape[0] / 2))[0]
+        self._from, self._to = source.place, (target.place, target.shape[:2])
 
     def convert(self, columns: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
         """Return the columns and rows (2, ...) in the other image.
@@ -123,12 +119,10 @@ class _Conversion:
         place without coordinates is infinitely far away.
         """
         places = applied(self._from.transform, columns, rows)
-        if (places := converted(*places, self._from.crs, self._crs)) is None:
-            return None if columns.size > 1 else np.full((2, *columns.shape), np.inf)
-        x, y = places
-        if self._turn is not None:
-            x = x + self._turn * np.round((self._center - x) / self._turn)
-        return np.array(applied(self._inverse, x, y))
+        pixels = pixels_at(*self._to, *places, self._from.crs)
+        if pixels is None and columns.size == 1:
+            return np.full((2, *columns.shape), np.inf)
+        return pixels
 
     def convert_some(self, columns: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Convert a few places (n,), each by itself if they cannot be converted together."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..datasets.places import ALONE, RASTERS, place_of
+from ..datasets.places import ALONE, NOWHERE, RASTERS, place_of
 from ..datasets.tiff_bands import color_bands, stored_bands
 from ..environment import require
 from ..errors import UserError
@@ -91,7 +91,7 @@ class GdalImage(ImageSource):
             self._bands = stored_bands(name, file)
         else:
             self._bands = color_bands(name, file, tags)
-        self.orientation = tags.orientation
+        self.orientation = tags.orientation if place == NOWHERE else 1
         self._alpha = self._bands.alpha
         if is_stored and channels < file.count and file.colorinterp[-1].name == 'alpha':
             self._alpha = file.count

@@ -7,7 +7,7 @@ import numpy as np
 from .geometry import Span, Window
 from .image_source import ImageSource
 from .image_views import ImageView
-from .pixel_sizes import PixelSize
+from .pixel_sizes import PixelSize, to_full_size
 
 
 class Symmetry(NamedTuple):
@@ -76,7 +76,8 @@ class TurnedImage(ImageView):
     def __init__(self, source: ImageSource, symmetry: Symmetry) -> None:
         size = symmetry.size(source.shape[:2])
         super().__init__(source, symmetry, (*size, source.shape[2]))
-        self.georeference, self.full_size = {}, symmetry.size(source.full_size)
+        self.full_size = symmetry.size(source.full_size)
+        self.georeference = to_full_size(self.shape, self.full_size) if source.level else {}
         self.levels = tuple(map(symmetry.size, source.levels))
         if source.pixel_size is not None:
             height, width, unit = source.pixel_size

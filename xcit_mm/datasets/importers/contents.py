@@ -102,7 +102,7 @@ def image_size(path: Path, annotated: Size | None = None) -> Size:
     """Return the size of an image after :func:`decode`, or raise a LabelError."""
     try:
         with open_regular(path) as file:
-            return size_of(file, annotated)
+            return size_of(file, annotated, path)
     except Exception as error:  # the decoders raise many types
         raise LabelError(
             f'{path}: the size of the image cannot be read ({reason(error)})'

@@ -86,7 +86,8 @@ def _draw(loop: BaseLoop, samples: Sequence[BaseDataElement], folder: Path) -> N
             _save(scene_pictures(sample, *names, SCORE_THR), sample, folder)
             continue
         try:  # with the rotation of EXIF only if the model was given it
-            image = loader.decode(fileio.get(sample.img_path), sample.ori_shape[::-1])
+            path, size = sample.img_path, sample.ori_shape[::-1]
+            image = loader.decode(fileio.get(path), size, Path(path))
         except (BadImageError, OSError):
             continue  # another loader of the config could read it
         image = loader.picture(image)
