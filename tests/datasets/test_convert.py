@@ -503,11 +503,11 @@ def test_folders_of_voc_may_have_folders_inside(voc):
     assert remark(read_contents(dataset), 'Images without a label or not listed') == 0
 
 
-@pytest.mark.parametrize('suffix', ['png', 'bmp', 'pgm', 'webp'])
+@pytest.mark.parametrize('suffix', ['png', 'bmp', 'pgm'])
 def test_images_are_as_large_as_the_decoder_allows(suffix, tmp_path, monkeypatch):
     image, exif = tmp_path / f'a.{suffix}', Image.Exif()
     exif[EXIF_ORIENTATION] = 6
     Image.new('L', (90, 70)).save(image, exif=exif)
-    size = (70, 90) if suffix in ('png', 'webp') else (90, 70)  # the others have no EXIF
+    size = (70, 90) if suffix == 'png' else (90, 70)  # the others have no EXIF
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 1000)
     assert image_size(image) == size == decode(image.read_bytes()).shape[1::-1]

@@ -56,7 +56,7 @@ def test_a_hub_names_no_file_outside_its_cache(hub, tmp_path, named):
     hub.named[named] = str(outside)
     if named == 'sha':
         with pytest.raises(
-            UserError, match=f'{NAME}: the hub names .*outside.*, which is no commi'
+            UserError, match=f'{NAME}: the hub names .*outside.*, which is not a commi'
         ):
             find_file(NAME)
     else:

@@ -170,13 +170,8 @@ def _download(name: str, revision: str | None, files: list[str]) -> Path:
             raise UserError(f'{name}: the hub names {one_line(commit)!r}, which is not a commit')
         folder = storage / 'snapshots' / commit
         for file in files:
-            try:
-                if not (folder / file).exists():
-                    _download_file(repo, commit, folder / file)
-            except Exception:  # the HTTP client depends on the version
-                if not any((folder / other).exists() for other in files):
-                    raise
-                break  # offline, with what is there
+            if not (folder / file).exists():
+                _download_file(repo, commit, folder / file)
         if commit != revision:
             reference.parent.mkdir(parents=True, exist_ok=True)
             with write_whole(reference, 'wb') as noted:
