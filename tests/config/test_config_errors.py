@@ -45,6 +45,7 @@ BUILT = [
     (DETECTOR, 'default_hooks.logger.interval=abc', r'default_hooks\.logger \(LoggerHook\) fails'),
     (DETECTOR, 'randomness.seed=abc', 'a part fails'),
     (DETECTOR, 'default_hooks.checkpoint.max_keep_ckpts=abc', r'default_hooks\.checkpoint \(Whole'),
+    (DETECTOR, 'val_dataloader.dataset.metas=1', r'val_dataloader\.dataset \(.* fails .*metas'),
     (SEGMENTOR, f'{PIPELINE}.1.type=RandomFlip', r'dataset .* fails .*; the cause may be --cfg-op'),
 ]
 # What fails in the first step, or in the evaluation after it.

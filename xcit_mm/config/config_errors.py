@@ -136,18 +136,9 @@ def _misspelled(
     error: Exception, parts: Mapping[str, dict], place: str, frames: list[FrameType]
 ) -> str | None:
     """Return a sentence about a type or an argument that does not exist, or None."""
-    held = frames[-1].f_locals.values()
-    looked_up = [(place, value) for value in held if isinstance(value, Registry)]
-    if place.startswith('optim_wrapper'):  # mmengine calls the optimizer without a check
-        looked_up.append(('optim_wrapper.optimizer', OPTIMIZERS))
-    for where, registry in looked_up:
-        kind = parts.get(where, {}).get('type')
-        if isinstance(kind, str) and registry.get(kind) is None:
-            hint = did_you_mean(kind, registered_names(registry)) or ': check custom_imports'
-            return f'{where} has type={kind!r}, which no package registers{hint}'
     match = WRONG_ARGUMENT.search(str(error)) if isinstance(error, TypeError) else None
     if match is None:
-        return None
+        return _unknown_type(parts, place, frames)
     nearest_first = (place, parts.get(place, {})), *parts.items()
     typed = [(p, part) for p, part in nearest_first if 'type' in part]
     for where, part in typed:
@@ -161,6 +152,20 @@ def _misspelled(
         built = next((f.f_locals['obj_cls'] for f in frames[::-1] if 'obj_cls' in f.f_locals), None)
         hint = did_you_mean(match['argument'], arguments_of(built))
         return f'{where}: {part["type"]} has no {argument}: remove it{hint}'
+    return None
+
+
+def _unknown_type(parts: Mapping[str, dict], place: str, frames: list[FrameType]) -> str | None:
+    """Return a sentence about a type that no package registers, or None."""
+    held = frames[-1].f_locals.values()
+    looked_up = [(place, value) for value in held if isinstance(value, Registry)]
+    if place.startswith('optim_wrapper'):  # mmengine calls the optimizer without a check
+        looked_up.append(('optim_wrapper.optimizer', OPTIMIZERS))
+    for where, registry in looked_up:
+        kind = parts.get(where, {}).get('type')
+        if isinstance(kind, str) and registry.get(kind) is None:
+            hint = did_you_mean(kind, registered_names(registry)) or ': check custom_imports'
+            return f'{where} has type={kind!r}, which no package registers{hint}'
     return None
 
 
