@@ -87,6 +87,12 @@ class Mask2FormerSegmentorGraph(SegmentorGraph):
 
     NARROW = ('backbone', 'neck')
 
+    def logits(self, maps: tuple[Tensor, ...], size: tuple[int, int]) -> Tensor:
+        classes, masks = self.model.decode_head(maps, None)
+        masks = F.interpolate(masks[-1], size, mode='bilinear', align_corners=False)
+        classes = classes[-1].softmax(-1)[..., :-1]
+        return torch.einsum('bqc,bqhw->bchw', classes, masks.sigmoid())
+
 
 def _boxes(masks: Tensor) -> Tensor:
     """Return the boxes (n, 4) of masks (n, H, W) of 0 and 1; zeros for an empty mask."""

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import UserError
+from ...models.pyramid import covered_size
 from .graph import Graph
 
 
@@ -14,7 +15,10 @@ class SegmentorGraph(Graph):
     NARROW = ('backbone', 'neck', 'decode_head')
 
     def __init__(self, model: nn.Module) -> None:
+        from ...models.aligned_segmentors import AlignedSegmentor  # needs mmseg
+
         super().__init__(model)
+        self.is_aligned = isinstance(model, AlignedSegmentor)
         mode = model.test_cfg.get('mode', 'whole')
         if mode != 'whole':
             raise UserError(
@@ -23,9 +27,19 @@ class SegmentorGraph(Graph):
             )
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        size = dict(img_shape=tuple(image.shape[2:]))
-        logits = self.model.encode_decode(self.normalize(image), [size])
+        H, W = size = image.shape[2:]
+        covered = covered_size(size) if self.is_aligned else tuple(size)
+        maps = self.model.extract_feat(self.normalize(image))
+        logits = self.logits(maps, covered)[..., :H, :W]
         return logits, self.labels(logits)
+
+    def logits(self, maps: tuple[Tensor, ...], size: tuple[int, int]) -> Tensor:
+        """Return logits (B, K, H, W) of the size (H, W) that maps (B, C, h, w) cover.
+
+        The head is called, and not its ``predict``, because the hooks of narrow parts need a call.
+        """
+        head = self.model.decode_head
+        return head.predict_by_feat(head(maps), [dict(img_shape=size)])
 
     def labels(self, logits: Tensor) -> Tensor:
         """Return the labels (B, H, W) of logits (B, K, H, W); K is 1 for a foreground alone."""
