@@ -46,6 +46,10 @@ def write(contents: Contents, path: Path) -> None:
                 subset_size=len(images),
                 model_type=nncf.ModelType.TRANSFORMER,
                 ignored_scope=nncf.IgnoredScope(types=[DEPTHWISE], patterns=kept, validate=False),
+                # Without VNNI, sums of two products of 8 bits overflow unless weights have 7.
+                advanced_parameters=nncf.AdvancedQuantizationParameters(
+                    overflow_fix=nncf.OverflowFix.ENABLE
+                ),
             )
     for name, value in contents.metadata.items():
         model.set_rt_info(value, [SECTION, name])
