@@ -190,7 +190,7 @@ def test_images_that_no_annotation_file_lists_are_named(root):
         file.rename(file.with_name(f'a {file.name}'))
         image['file_name'] = f'a%20{file.name}'
     (remark,) = check_copy(DETECTOR, root, ['val', 'train']).remarks
-    assert remark.startswith('1 images beside those of the annotation files')
+    assert remark.startswith('1 images next to listed ones')
     assert remark.endswith(f'such as {extra}')
 
 

@@ -95,7 +95,7 @@ LARGE = {
     'with a hole': WORLD - shapely.box(8.9, 60.15, 9.3, 60.25),
     'country': shapely.box(4.1, 58, 9.05, 71.2),
 }
-BESIDE = {
+NEIGHBORS = {
     'UTM': ('EPSG:32632', Affine(300, 0, 480_000, 0, -300, 6_700_000)),
     'across 180': (UTM, SCENES['UTM'][1]),
     'Mercator': (MERCATOR, Affine(300, 0, 990_000, 0, -300, 8_450_000)),
@@ -104,9 +104,9 @@ BESIDE = {
 
 
 @pytest.mark.parametrize('of_polygon', LARGE)
-@pytest.mark.parametrize('of_scene', BESIDE)
+@pytest.mark.parametrize('of_scene', NEIGHBORS)
 def test_polygons_as_large_as_a_country_or_the_world_are_cut(of_scene, of_polygon, tmp_path):
-    image, polygon = scene(*BESIDE[of_scene]), LARGE[of_polygon]
+    image, polygon = scene(*NEIGHBORS[of_scene]), LARGE[of_polygon]
     path = written(tmp_path / 'a.geojson', DEGREES, polygon)
     expected = inside(image, DEGREES, polygon)
     if not expected.any():
@@ -119,7 +119,7 @@ def test_polygons_as_large_as_a_country_or_the_world_are_cut(of_scene, of_polygo
 
 
 def test_polygons_on_the_other_side_of_the_world_are_left_out(tmp_path):
-    image = scene(*BESIDE['UTM'])
+    image = scene(*NEIGHBORS['UTM'])
     path = written(tmp_path / 'a.geojson', DEGREES, shapely.box(8.8, 60.1, 9.9, 60.38))
     content = json.loads(path.read_text())
     for west in range(-180, 180, 20):

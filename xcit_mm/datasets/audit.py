@@ -127,7 +127,7 @@ def check_dataset(
                 _read(_Samples(split, mixed, check), workers, report)
     if unlisted := images_beside(listed):
         report.remarks.append(
-            f'{len(unlisted)} images beside those of the annotation files are not listed in them, '
+            f'{len(unlisted)} images next to listed ones are in no annotation file, '
             f'such as {unlisted[0]}'
         )
     for split, of_split in examples.items():
