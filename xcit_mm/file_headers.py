@@ -137,6 +137,7 @@ def _values(file: BinaryIO, entry: _Entry) -> bytes:
 
 def _tiff_entries(file: BinaryIO, directory: int | None) -> Iterator[_Entry]:
     """Yield the tags in a directory of a TIFF or BigTIFF file."""
+    file.seek(0)
     order = '<' if file.read(2) == TIFF[0] else '>'
 
     def read(layout: str) -> int:

@@ -44,7 +44,7 @@ def evaluate(tmp_path):
             prediction = dict(sem_seg=torch.from_numpy(segments)[None].int())
             samples.append(dict(img_id=image_id, pred_panoptic_seg=prediction))
         sizes = dict(width=10, height=2)
-        images = [dict(id=i, file_name='', **sizes) for i in range(1, len(images) + 1)]
+        images = [dict(id=i, file_name=f'{i}.jpg', **sizes) for i in range(1, len(images) + 1)]
         content = dict(images=images, annotations=annotations, categories=CATEGORIES)
         (tmp_path / 'a.json').write_text(json.dumps(content))
         cfg = dict(ann_file=str(tmp_path / 'a.json'), seg_prefix=str(tmp_path))

@@ -63,8 +63,8 @@ def heights_of_equal_weights(image: torch.Tensor, *heads: dict) -> list[torch.Te
 
 def test_heights_are_negative_unless_the_head_is_positive():
     heads = [dict(mean=0.0, std=9.0, positive=p) for p in (False, True)]
-    heights, clipped = heights_of_equal_weights(torch.randn(1, 3, 64, 80), *heads)
-    assert heights.shape == clipped.shape == (1, 1, 16, 20)
+    heights, clipped = heights_of_equal_weights(torch.randn(1, 3, 64, 96), *heads)
+    assert heights.shape == clipped.shape == (1, 1, 16, 24)
     assert heights.min() < 0
     assert clipped.min() > 0
     torch.testing.assert_close(clipped, 9 * torch.log1p(torch.exp(heights / 9)))

@@ -295,16 +295,11 @@ def test_polygons_of_classes_are_exact(dtype):
 
 
 @pytest.mark.parametrize(
-    ('package', 'extra', 'method'),
-    [
-        ('supervision', 'results', 'to_supervision'),
-        ('pandas', 'results', 'to_pandas'),
-        ('rasterio', 'multiband', 'to_polygons'),
-    ],
+    ('package', 'method'), [('supervision', 'to_supervision'), ('pandas', 'to_pandas')]
 )
-def test_a_package_that_is_missing_is_named(package, extra, method, monkeypatch):
+def test_a_package_that_is_missing_is_named(package, method, monkeypatch):
     for prediction in (detections(), segmentation()):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, package, None)
-            with pytest.raises(DependencyError, match=rf'{package} .*"\.\[{extra}\]"'):
+            with pytest.raises(DependencyError, match=rf'{package} .*"\.\[results\]"'):
                 getattr(prediction, method)()

@@ -266,7 +266,7 @@ HOSTILE = {
     'type': (('"Byte"', '"CFloat32"'), 'its bands have the types CFloat32'),
     'huge': (('rasterXSize="60"', 'rasterXSize="99999999999"'), 'it has 99999999999x50 pixels'),
     'number': (('<D', '<E/><D'), 'it has a E'),
-    'system': (('<VRTR', f'<SRS>http://127.0.0.1:9/a</SRS>{PLACE.format(0)}'), 'its SRS is no'),
+    'system': (('<VRTR', f'<SRS>http://127.0.0.1:9/a</SRS>{PLACE.format(0)}'), 'is neither a code'),
     'place': (('<VRTR', PLACE.format('nan')), 'does not have six numbers'),
     'entity': (('<VRTD', '<!DOCTYPE a [<!ENTITY a "a">]><VRTD'), 'XML entities'),
     'empty': ((BAND, ''), 'it has 0 bands'),

@@ -13,7 +13,7 @@ from .decode import image_loader
 
 OBJECTS, PIXELS, IMAGES = 'objects', 'pixels', 'images'
 LABELS = ('LoadLabels', 'OpenLabels')  # the transforms that read label images
-MAX_READ = 20  # label images that are read before a training
+NUM_READ = 20  # label images that are read before a training, if there is something to learn
 MAX_NAMED = 10  # classes that a sentence names
 NO_OBJECTS = (
     'none of the {number} images of {split} has an object: objects are missing, are all crowds '
@@ -134,7 +134,7 @@ def examples_in_lists(infos: Sequence[dict], num_classes: int) -> Examples:
 
 
 def examples_of(dataset: Any) -> tuple[Examples | None, bool]:
-    """Count the examples of a built dataset, or those in a part of its label images.
+    """Count the examples of a built dataset, or of those label images that show what it has.
 
     Returns:
         The examples, or None if there is nothing to count, and whether all images are counted.
@@ -148,16 +148,28 @@ def examples_of(dataset: Any) -> tuple[Examples | None, bool]:
     elif hasattr(dataset, 'scenes'):
         parts = [(None, True)]
     else:
-        count, number = ExampleCounter(dataset), min(len(dataset), MAX_READ)
-        parts = []
-        for index in np.linspace(0, len(dataset) - 1, number).astype(int).tolist():
-            try:
-                parts.append((count(dataset.get_data_info(index)), number == len(dataset)))
-            except Exception:  # the run reports a bad image when it loads it
-                parts.append((None, False))
+        parts = [_examples_read(dataset)]
     counted = [examples for examples, _ in parts if examples is not None]
     total = sum(counted[1:], counted[0]) if counted else None
     return total, all(is_complete for _, is_complete in parts)
+
+
+def _examples_read(dataset: Any) -> tuple[Examples | None, bool]:
+    """Count the examples in a few images, and in more until there is something to learn."""
+    count, total = ExampleCounter(dataset), None
+    first = np.linspace(0, len(dataset) - 1, min(len(dataset), NUM_READ)).astype(int).tolist()
+    indices = [*first, *sorted({*range(len(dataset))} - {*first})]
+    for number, index in enumerate(indices):
+        can_learn = total is None or np.count_nonzero(total.counts) >= min(2, len(total.counts))
+        if number >= len(first) and can_learn:
+            return total, False
+        try:
+            examples = count(dataset.get_data_info(index))
+        except Exception:  # the run reports a bad image when it loads it
+            continue
+        if examples is not None:
+            total = examples if total is None else total + examples
+    return total, True
 
 
 def refusal(split: str, examples: Examples, classes: Sequence[str]) -> str:

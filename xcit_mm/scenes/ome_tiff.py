@@ -58,7 +58,7 @@ class OmeTiff(ImageSource):
         pixels, levels = _structure(path)
         sizes = [size for size, _ in levels]
         require_level(str(path), level, sizes, RESAMPLE)
-        if level and nodata is None and (values := _opened(path, levels[0][1][0], None).nodata):
+        if level and nodata is None and (values := _opened(path, levels[0][1][0], None, None).nodata):
             nodata = values[0]  # the pages of levels may lack it
         pages = levels[level][1]
         count = sum(page.channels for page in pages)

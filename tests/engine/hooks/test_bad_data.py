@@ -85,7 +85,7 @@ def test_a_training_without_anything_to_learn_is_refused(root, run_arguments):
         train(DETECTOR, **run_arguments)
     for path in (root / 'ade/annotations/training').iterdir():
         Image.new('L', (160, 160), 255).save(path)
-    with pytest.raises(UserError, match='no pixel of the 20 label images of train belongs to a'):
+    with pytest.raises(UserError, match='no pixel of the 24 label images of train belongs to a'):
         train(SEGMENTOR, **run_arguments)
 
 

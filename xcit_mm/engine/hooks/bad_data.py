@@ -87,7 +87,7 @@ class BadDataHook(Hook):
 def _examine(runner: Runner) -> list[str]:
     """Require examples and a valid first image of each evaluation; return warnings for the log."""
     loops = dict(train=runner._train_loop, val=runner._val_loop, test=runner._test_loop)
-    found, counted, classes = [], {}, ()
+    counted, classes = {}, ()
     for split, loop in loops.items():
         if not isinstance(loop, BaseLoop):
             continue
@@ -99,12 +99,10 @@ def _examine(runner: Runner) -> list[str]:
         examples, is_complete = examples_of(dataset)
         why = '' if examples is None else refusal(split, examples, dataset.metainfo['classes'])
         if why and is_measured(runner.cfg, split):
-            if is_complete:
-                raise UserError(why)
-            found.append(f'In the {examples.number} label images that are read first, {why}')
-        elif examples is not None and is_complete:
+            raise UserError(why)
+        if examples is not None and is_complete:
             counted[split], classes = examples, dataset.metainfo['classes']
-    return found + missing_classes(counted, classes) + few_predictions(runner.cfg, counted)
+    return missing_classes(counted, classes) + few_predictions(runner.cfg, counted)
 
 
 def _check_annotations(dataset: Any, max_bad_share: float) -> None:
