@@ -103,13 +103,6 @@ def test_masks_are_brushes_if_the_project_has_them_and_polygons_otherwise(backen
     assert all(0 <= x <= 100 for r in polygons for x in np.ravel(r['value'].get('points', 0)))
 
 
-def test_polygons_without_their_package_are_one_sentence(backend, expected, monkeypatch):
-    monkeypatch.setitem(sys.modules, 'rasterio', None)
-    assert asked(backend(), labeling('RectangleLabels'))
-    with pytest.raises(UserError, match='rasterio is not installed: pip install'):
-        asked(backend(), labeling('PolygonLabels'))
-
-
 def test_classes_without_a_label_are_named_once_and_left_out(backend, expected, capsys):
     model = backend()
     config = labeling('RectangleLabels', labels=('circle', 'hexagon'))

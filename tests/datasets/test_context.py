@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import rasterio
 from helpers.in_process import call_tool
 from pycocotools.coco import COCO
 
@@ -12,8 +13,6 @@ from xcit_mm import UserError
 from xcit_mm.datasets import mosaic
 from xcit_mm.datasets.context import CONTEXT_CLASSES, ContextSpec, make_context
 from xcit_mm.datasets.mosaic import SIZE
-
-rasterio = pytest.importorskip('rasterio')
 
 SPEC = ContextSpec(num_train=4, num_val=2, columns=3, seed=5)
 SIDE = SPEC.columns * SIZE

@@ -1,7 +1,6 @@
 """TIFF images with any number of bands are read in every layout, and refused if they do not fit."""
 
 import io
-import sys
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from xcit_mm.datasets import multiband as mb
 from xcit_mm.datasets import tiff_bands
 from xcit_mm.datasets.decode import BadImageError, LoadImage, image_loader
 from xcit_mm.datasets.multiband import LoadMultiband
-from xcit_mm.errors import ArgumentError, DependencyError
+from xcit_mm.errors import ArgumentError
 
 HEIGHT, WIDTH, BANDS = 30, 40, 13
 GRAY = dict(photometric='minisblack')
@@ -167,14 +166,6 @@ def test_a_picture_shows_the_bands_that_are_named_in_their_own_range():
 def test_wrong_arguments_are_refused(arguments, message):
     with pytest.raises(ArgumentError, match=message):
         LoadMultiband(**arguments)
-
-
-def test_without_rasterio_the_error_names_the_extra(monkeypatch):
-    data = tiff(pixels('uint8', 3), photometric='rgb')
-    monkeypatch.setitem(sys.modules, 'rasterio', None)
-    for read in (LoadMultiband, lambda _: LoadImage().decode(data)):
-        with pytest.raises(DependencyError, match='rasterio is not installed: pip install'):
-            read(BANDS)
 
 
 def test_the_loader_of_joined_datasets_is_found():

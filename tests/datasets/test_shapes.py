@@ -9,6 +9,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import rasterio
 from helpers.in_process import call_tool
 from pycocotools.coco import COCO
 
@@ -152,7 +153,6 @@ def test_a_mosaic_has_the_same_objects_in_both_formats(tmp_path):
 
 
 def test_a_mosaic_has_the_colors_of_as_many_bands(monkeypatch, capfd, tmp_path):
-    rasterio = pytest.importorskip('rasterio')
     for bands in (3, 4, 6):
         arguments = ['make_shapes.py', tmp_path / str(bands), '--mosaic', 2, '--bands', bands]
         code, _, error = call_tool(monkeypatch, capfd, *arguments)

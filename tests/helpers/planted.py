@@ -125,7 +125,7 @@ def plant_ade(root: Path) -> dict[str, int]:
     for i, size in ((9, (80, 60)), (11, (160, 120)), (12, (1, 160))):
         Image.open(labels[i]).crop((0, 0, *size)).save(labels[i])
     bad_labels = im.LABELS_MISSING, im.LABELS_OF_OTHER_SIZE, im.LABELS_UNREADABLE
-    return planted | dict.fromkeys(bad_labels, 1)
+    return planted | dict.fromkeys(bad_labels, 1) | {PIPELINE_FAILS: 1}
 
 
 def _plant_images(files: list[Path]) -> dict[str, int]:

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import rasterio
 import torch
 from helpers import randomize
 from helpers.in_process import call_tool
@@ -188,7 +189,6 @@ def test_empty_folders_are_refused(embed, tmp_path):
 
 
 def test_pixels_without_data_do_not_count_at_the_native_size(checkpoint, tmp_path):
-    rasterio = pytest.importorskip('rasterio')
     image = np.random.default_rng(0).integers(1, 256, (3, 64, 96), np.uint8)
     image[:, :, :48] = 0
     profile = dict(driver='GTiff', width=96, height=64, count=3, dtype='uint8')

@@ -18,7 +18,7 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.PpmImagePlugin import PpmImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from ..errors import ArgumentError, DependencyError, UserError
+from ..errors import ArgumentError, UserError
 from ..file_headers import TIFF
 from ..files import read_regular
 from ..finder import spelled
@@ -183,7 +183,6 @@ def decode(data: bytes, annotated: Size | None = None, path: Path | None = None)
     files next to its ``path`` place it on the map.
 
     Raises:
-        DependencyError: If it is a TIFF file and rasterio is not installed.
         UserError: If a file next to it that names its place cannot be read.
     """
     if not data:
@@ -209,8 +208,6 @@ def _decode_tiff(data: bytes) -> tuple[np.ndarray, int]:
             if problem := not_rgb(bands.channels, bands.dtype):
                 raise BadImageError(UNREADABLE, f'it {problem}')
             image = bands.image(read_bands(file, bands.numbers[:3]))
-    except DependencyError:
-        raise
     except UserError as error:
         raise BadImageError(UNREADABLE, str(error)) from None
     return to_rgb_8_bits(image, bands.max_value), tags.orientation

@@ -6,7 +6,6 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
-from ..environment import require
 from ..errors import UserError
 from .decode import (
     LABELS_MISSING,
@@ -43,11 +42,9 @@ class LoadHeights:
     Raises:
         BadImageError: If the file is missing or damaged, has another size than the image or lies
             elsewhere on the map, has several bands or infinite values, or no pixel with a label.
-        DependencyError: If rasterio is not installed.
     """
 
     def __init__(self, nodata: float | None = None, backend_args: dict | None = None) -> None:
-        require('rasterio')
         self.nodata = nodata
         self._files = LoadImage(backend_args=backend_args)
 

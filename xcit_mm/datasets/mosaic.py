@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from rich.progress import track
 
-from ..environment import require
 from ..errors import UserError
 from ..files import move_folder, require_writable, writing_to
 from .shapes import (
@@ -74,7 +73,6 @@ def new_folder(root: str | Path) -> Iterator[Path]:
     root = Path(root).resolve()
     if root.exists():
         raise UserError(f'{root} exists: move it away, or name another folder')
-    require('rasterio')
     require_writable(root.parent)
     temporary = TemporaryDirectory(prefix=f'.{root.name}-', dir=root.parent)
     with writing_to(root), temporary as folder, warnings.catch_warnings():

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
-from ..environment import require
-from ..errors import ArgumentError, DependencyError, UserError
+from ..errors import ArgumentError, UserError
 from ..file_headers import TIFF
 from .decode import EMPTY, UNREADABLE, BadImageError, LoadImage, Size
 from .places import shown_orientation
@@ -39,7 +38,6 @@ class LoadMultiband(LoadImage):
         BadImageError: If the image or its label image is missing or damaged, or has another size
             than annotated, another number of bands, or values that are not finite.
         ArgumentError: If ``channels`` or ``rgb`` is invalid.
-        DependencyError: If rasterio is not installed.
     """
 
     def __init__(
@@ -54,7 +52,6 @@ class LoadMultiband(LoadImage):
         rgb = ((0, 1, 2) if channels > 2 else (0, 0, 0)) if rgb is None else tuple(rgb)
         if len(rgb) != 3 or not {*rgb} <= {*range(channels)}:
             raise ArgumentError(f'LoadMultiband: rgb={rgb} does not name 3 of 0..{channels - 1}')
-        require('rasterio')
         self.channels, self.nan, self.rgb = channels, nan, rgb
 
     def decode(
@@ -112,8 +109,6 @@ class LoadMultiband(LoadImage):
                 is_last = self.channels == shape[2] != shape[0]
                 self._require_bands(shape if is_last else (*shape[1:], shape[0]))
                 image = read_pages(file, pages)
-        except DependencyError:
-            raise
         except UserError as error:
             raise BadImageError(UNREADABLE, str(error)) from None
         return image if is_last else upright(np.moveaxis(image, 0, -1), orientation)

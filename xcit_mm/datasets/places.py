@@ -5,7 +5,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,13 +86,11 @@ def place_of_file(path: Path) -> Place:
     """Return the place of an image file on this machine, which may be missing or damaged.
 
     Files whose readers have no windows, such as JPEG and PNG, have the place that files next to
-    them name. Without rasterio, no file has a place.
+    them name.
 
     Raises:
         UserError: If a file next to it cannot be read.
     """
-    if find_spec('rasterio') is None:
-        return NOWHERE
     if path.suffix.lower() not in RASTERS:
         return _with_sidecars(NOWHERE, path)
     from rasterio.errors import RasterioError

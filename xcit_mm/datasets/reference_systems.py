@@ -8,7 +8,6 @@ must be a code, or WKT that does not need a file.
 import re
 from typing import Any
 
-from ..environment import require
 from ..errors import one_line
 
 MAX_TEXT = 2**16  # characters; PROJ itself writes at most a few thousand
@@ -52,7 +51,6 @@ def crs_of(text: str) -> Any:
     Raises:
         ValueError: If the text is neither, if the system is unknown, or if it needs a file.
     """
-    require('rasterio')
     from rasterio.crs import CRS
     from rasterio.errors import CRSError
 

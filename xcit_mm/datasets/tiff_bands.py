@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..environment import require
 from ..errors import UserError, one_line
 from ..file_headers import Tags, require_modest_tiff
 
@@ -133,9 +132,7 @@ def opened_tiff(data: bytes) -> Iterator[tuple[Any, Tags]]:
     Raises:
         UserError: If the file is damaged, even if only the ``with`` block notices it, or would take
             GDAL minutes to open.
-        DependencyError: If rasterio is not installed.
     """
-    require('rasterio')
     import rasterio
     from rasterio.errors import RasterioError
     from rasterio.io import MemoryFile

@@ -107,7 +107,6 @@ def infer(
             f'score {score_thr}: {config} predicts {what} without scores; omit --score-thr'
         )
     if stream:
-        require('rasterio')  # which writes the result
         if tiling.probabilities == 'float16':
             require('zarr')
         check_options(model, tiling)

@@ -7,8 +7,6 @@ from itertools import chain
 import numpy as np
 import shapely
 
-from ..environment import require
-
 POLYGONS = shapely.GeometryType.POLYGON
 
 
@@ -20,7 +18,6 @@ def outlines_of(
     The coordinates are the corners of pixels of ``values`` (H, W), uint8 or int16. Where ``mask``
     (H, W) is false, there are no regions.
     """
-    require('rasterio')
     from rasterio import features
 
     corners, rings, polygons, found = array('d'), array('q', [0]), array('q', [0]), array('q')
@@ -42,7 +39,6 @@ def outlines_of_masks(masks: Iterable[tuple[Sequence[int], np.ndarray]]) -> np.n
         masks: For each mask, the corner x and y of a window of the image, and the mask (h, w) in
             the window, bool. An empty mask has an empty MultiPolygon.
     """
-    require('rasterio')
     from rasterio import Env
 
     with Env():  # otherwise, each call sets up GDAL, which takes longer than an outline

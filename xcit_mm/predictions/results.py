@@ -229,9 +229,6 @@ class Detections:
         Returns:
             An array (n,). Each mask has a ``MultiPolygon`` along the sides of its pixels, with
             holes; it is empty if the mask is empty. Without masks, each box is a ``Polygon``.
-
-        Raises:
-            DependencyError: If there are masks, and rasterio is not installed.
         """
         if self.masks is None:
             return shapely.box(*self.boxes.astype(np.float64).T)

@@ -152,9 +152,6 @@ class Segmentation:
         Returns:
             A ``MultiPolygon`` for each label, in pixels of the image, along the sides of the pixels
             and with holes.
-
-        Raises:
-            DependencyError: If rasterio is not installed.
         """
         polygons, labels = self._outlines()
         is_class = labels < len(self.classes)

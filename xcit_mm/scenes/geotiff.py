@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from ..environment import require
 from ..errors import UserError, reason
 from ..files import write_beside, write_whole
 from .geometry import Window, tiles, whole
@@ -65,7 +64,6 @@ def write_tiff(
     Raises:
         UserError: If the file cannot be written.
     """
-    require('rasterio')
     import rasterio
     from rasterio.errors import RasterioError
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import shapely
 
-from ..environment import require
 from ..files import unfinished_folder
 from ..predictions.outlines import built, outlines_of, taken_apart
 from .geometry import Window, tiles, whole
@@ -27,7 +26,6 @@ def without_small_regions(
     A region that only pixels without data surround is kept. The labels are a memory map of a
     file in ``folder``, which is removed at the end.
     """
-    require('rasterio')
     from rasterio.features import sieve
 
     with unfinished_folder(folder, 'labels') as temporary:

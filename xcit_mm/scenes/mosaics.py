@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..datasets.places import Place
-from ..environment import require
 from ..errors import UserError
 from ..processes import digest_of_file, shortened
 from .crs_names import crs_name
@@ -189,7 +188,6 @@ def open_mosaic(
         UserError: If a file cannot be opened, or if two tiles differ in the reference system, the
             size of their pixels, the grid of their pixels, the type or the number of the bands.
     """
-    require('rasterio')
     for path in paths:
         if path.suffix.lower() not in RASTERS:
             raise UserError(

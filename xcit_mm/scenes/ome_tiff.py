@@ -52,14 +52,14 @@ class OmeTiff(ImageSource):
         nodata: float | None = None,
         level: int = 0,
     ) -> None:
-        require('rasterio')
         require('tifffile')
         self._arguments = path, channels, nodata, level
         pixels, levels = _structure(path)
         sizes = [size for size, _ in levels]
         require_level(str(path), level, sizes, RESAMPLE)
-        if level and nodata is None and (values := _opened(path, levels[0][1][0], None, None).nodata):
-            nodata = values[0]  # the pages of levels may lack it
+        if level and nodata is None:  # the pages of levels may lack it
+            values = _opened(path, levels[0][1][0], None, None).nodata
+            nodata = values[0] if values else None
         pages = levels[level][1]
         count = sum(page.channels for page in pages)
         require_few_channels(str(path), count)  # before each page is opened

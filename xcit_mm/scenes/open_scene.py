@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ..datasets.places import incomplete
-from ..environment import require
 from ..errors import ArgumentError, UserError
 from ..processes import digest_of_file
 from ..weights.cache import is_url
@@ -122,7 +121,6 @@ class Scene:
         """The place of the pixels of the source on the map, or in the full image without a map."""
         if self.source.georeference or self.source.shape[:2] == self.full_size:
             return self.source.georeference
-        require('rasterio')
         from rasterio import Affine
 
         place = Affine.translation(*self.corner[::-1]) * Affine.scale(*self.scale[::-1])

@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..environment import require
-
 METERS, MICROMETERS = 'm', '\N{MICRO SIGN}m'
 GEOCENTRIC = 'EPSG:4978'  # x, y and z from the center of the Earth, in meters
 # Up to this relative difference, lengths on the map count as lengths on the ground. UTM and most
@@ -134,7 +132,6 @@ def to_full_size(
 
     These are counted from a ``corner``, y and x.
     """
-    require('rasterio')
     from rasterio import Affine
 
     scale = Affine.scale(full_size[1] / size[1], full_size[0] / size[0])

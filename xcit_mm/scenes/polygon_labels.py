@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import shapely
 
-from ..environment import require
 from ..predictions.outlines import built, taken_apart
 from .geometry import Window
 from .image_source import ImageSource
@@ -38,7 +37,6 @@ class PolygonLabels(ImageSource):
         outside: int,
         ignored: int,
     ) -> None:
-        require('rasterio')
         most = max(outside, ignored, int(polygons.labels.max(initial=0)))
         super().__init__(str(path), path, (*size, 1), np.min_scalar_type(most))
         self.polygons, self._outside, self._ignored = polygons, outside, ignored

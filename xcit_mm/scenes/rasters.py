@@ -12,7 +12,6 @@ import numpy as np
 
 from ..datasets.places import ALONE, NOWHERE, RASTERS, place_of
 from ..datasets.tiff_bands import color_bands, stored_bands
-from ..environment import require
 from ..errors import UserError
 from ..file_headers import Tags, require_modest_header
 from .blocks import require_small_blocks
@@ -198,7 +197,6 @@ class Raster(GdalImage):
         level: int = 0,
         is_stored: bool = False,
     ) -> None:
-        require('rasterio')
         import rasterio
 
         tags = require_modest_header(path)

@@ -13,7 +13,6 @@ import shapely
 from shapely.geometry import shape
 
 from ..datasets.reference_systems import crs_of
-from ..environment import require
 from ..errors import UserError, looked_in, one_line, reason
 from ..file_headers import SQLITE
 from ..files import read_regular
@@ -117,7 +116,6 @@ def in_crs(
     """
     if features.crs is None:
         return features
-    require('rasterio')
     from rasterio.crs import CRS
 
     name = one_line(repr(features.crs))

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from ..environment import require
 from ..errors import ChangedError
 from ..file_headers import require_modest_tiff
 from ..http import Version, read_range
@@ -122,7 +121,6 @@ class RemoteRaster(GdalImage):
         nodata: float | None = None,
         level: int = 0,
     ) -> None:
-        require('rasterio')
         import rasterio
 
         self._remote = RemoteFile(url)

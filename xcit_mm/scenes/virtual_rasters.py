@@ -10,7 +10,6 @@ from xml.etree.ElementTree import Element, ParseError
 
 from ..datasets.places import place_in
 from ..datasets.tiff_bands import color_order
-from ..environment import require
 from ..errors import UserError, one_line
 from ..files import open_regular, parse_xml, read_regular
 from .geometry import Window
@@ -55,7 +54,6 @@ def open_virtual(
         UserError: If the text is damaged, or does more than place parts of raster files on this
             machine, at their own resolution.
     """
-    require('rasterio')
     try:
         root = parse_xml(read_regular(path, MAX_TEXT))
         sides = root.get('rasterYSize'), root.get('rasterXSize')

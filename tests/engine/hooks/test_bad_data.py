@@ -23,7 +23,7 @@ from xcit_mm.engine.run import test as evaluate
 from xcit_mm.engine.run import train
 
 NUM_ITERS = 6  # of 4 images each: all of the data once
-FLIP = 'train_dataloader.dataset.pipeline.2.prob=1.0'  # an image of one pixel then fails
+FLIP = 'train_dataloader.dataset.pipeline.2.prob=1.0'  # an image that is one pixel wide then fails
 OF_IMAGES = (images.MISSING, images.EMPTY, images.UNREADABLE, images.CUT_OFF, images.OTHER_SIZE)
 OF_IMAGES += (images.LABELS_MISSING, images.LABELS_UNREADABLE, images.LABELS_OF_OTHER_SIZE)
 
@@ -54,7 +54,7 @@ def test_a_training_on_bad_data_ends_and_logs_all_of_it(run_tool, root, tmp_path
 def test_processes_share_the_bad_images_that_they_find(root, tmp_path):
     planted = plant_ade(root)
     arguments = ['--work-dir', tmp_path / 'work', *options(root, NUM_ITERS)]
-    arguments.append(f'max_bad_share={BAD_SHARE}')
+    arguments += [f'max_bad_share={BAD_SHARE}', FLIP]
     output = run_script('tools/dist_train.sh', SEGMENTOR, 2, *arguments, OMP_NUM_THREADS=1)
     assert_bad_images_logged(output, planted)
 
