@@ -10,6 +10,7 @@ import pyogrio
 import pytest
 import rasterio
 import shapely
+from helpers.tiff import write_tiff
 from mmdet.structures.mask import BitmapMasks
 from mmengine.registry import DATASETS, DefaultScope
 from PIL import Image
@@ -48,11 +49,7 @@ KINDS = {'a': [0, 1, 2, 0], 'b': [2, 0]}
 
 
 def write_raster(path: Path, values: np.ndarray, **options) -> None:
-    bands = np.moveaxis(values.reshape(*values.shape[:2], -1), -1, 0)
-    options |= dict(height=values.shape[0], width=values.shape[1], count=len(bands))
-    options |= dict(dtype=values.dtype.name, tiled=True, blockxsize=32, blockysize=32)
-    with rasterio.open(path, 'w', 'GTiff', **options) as file:
-        file.write(bands)
+    write_tiff(path, values, tiled=True, blockxsize=32, blockysize=32, **options)
 
 
 def polygons(name: str) -> list[tuple[object, str]]:

@@ -10,6 +10,7 @@ import rasterio.transform
 import rasterio.warp
 import shapely
 import tifffile
+from helpers.tiff import write_tiff
 from PIL import Image
 from rasterio import Affine
 from shapely.geometry import mapping
@@ -31,15 +32,7 @@ def pixels() -> np.ndarray:
 @pytest.fixture(scope='module')
 def on_map(pixels, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp('scenes') / 'scene.tif'
-    write(path, pixels, crs=CRS, transform=PLACE)
-    return path
-
-
-def write(path: Path, values: np.ndarray, **options) -> Path:
-    bands = values[None] if values.ndim == 2 else np.moveaxis(values, 2, 0)
-    profile = dict(height=bands.shape[1], width=bands.shape[2], count=len(bands))
-    with rasterio.open(path, 'w', 'GTiff', dtype=bands.dtype, **profile, **options) as file:
-        file.write(bands)
+    write_tiff(path, pixels, crs=CRS, transform=PLACE)
     return path
 
 
@@ -195,10 +188,10 @@ def test_polygons_that_cannot_be_used_are_named(pixels, on_map, tmp_path):
 
 def test_a_mask_of_the_same_image(pixels, on_map, tmp_path):
     mask = in_circle()
-    path = write(tmp_path / 'mask.tif', mask.astype(np.uint8) * 255)
+    path = write_tiff(tmp_path / 'mask.tif', mask.astype(np.uint8) * 255)
     for image in (pixels, on_map):
         assert np.array_equal(has_data(opened(image, mask=path)), mask)
-    small = write(tmp_path / 'small.tif', mask[::10, ::10].astype(np.uint8))
+    small = write_tiff(tmp_path / 'small.tif', mask[::10, ::10].astype(np.uint8))
     found = has_data(opened(pixels, mask=small))
     assert np.array_equal(found, mask[::10, ::10].repeat(10, 0).repeat(10, 1))
 
@@ -215,20 +208,20 @@ def test_a_mask_with_another_reference_system_and_resolution(on_map, tmp_path):
     rasterio.warp.reproject(
         mask.astype(np.uint8), warped, PLACE, src_crs=CRS, dst_transform=transform, dst_crs=crs
     )
-    path = write(tmp_path / 'warped.tif', warped, crs=crs, transform=transform)
+    path = write_tiff(tmp_path / 'warped.tif', warped, crs=crs, transform=transform)
     found = has_data(opened(on_map, mask=path))
     assert (found != mask).mean() < 0.01
 
 
 def test_masks_that_do_not_fit_are_named(pixels, on_map, tmp_path):
-    other = write(tmp_path / 'other.tif', np.ones((100, 100), np.uint8))
+    other = write_tiff(tmp_path / 'other.tif', np.ones((100, 100), np.uint8))
     with pytest.raises(UserError, match='has 100x100 pixels, which is not the shape of the array'):
         opened(pixels, mask=other)
-    empty = write(tmp_path / 'empty.tif', np.zeros(SIZE, np.uint8))
+    empty = write_tiff(tmp_path / 'empty.tif', np.zeros(SIZE, np.uint8))
     with pytest.raises(UserError, match=r'empty.tif has no pixel other than 0 in the array'):
         opened(pixels, mask=empty)
     elsewhere = Affine(0.5, 0, 600_000, 0, -0.5, 5_400_000)
-    far = write(tmp_path / 'far.tif', np.ones(SIZE, np.uint8), crs=CRS, transform=elsewhere)
+    far = write_tiff(tmp_path / 'far.tif', np.ones(SIZE, np.uint8), crs=CRS, transform=elsewhere)
     sentence = (
         'far.tif is placed at x 600000 to 600100 and y .* but .*scene.tif at x 500000 to 5001'
     )
@@ -251,7 +244,7 @@ def test_tissue_is_found_by_its_color():
 def test_all_parts_together(pixels, tmp_path):
     mask = np.zeros(SIZE, np.uint8)
     mask[50:] = 1
-    path = write(tmp_path / 'mask.tif', mask)
+    path = write_tiff(tmp_path / 'mask.tif', mask)
     image = pixels.copy()
     image[:, 110:] = 0
     scene = opened(image, region=(90, 40, 130, 100), mask=path, nodata=0)
@@ -282,10 +275,10 @@ def test_invalid_options_are_named(options, sentence):
 def test_the_pixels_of_a_mask_do_not_depend_on_windows(on_map, tmp_path):
     noise = np.random.default_rng(1).integers(0, 2, (300, 400), np.uint8)
     transform = Affine(0.3, 0.05, 500_000, 0.04, -0.3, 5_400_000)
-    path = write(tmp_path / 'noise.tif', noise, crs='EPSG:32632', transform=PLACE)
+    path = write_tiff(tmp_path / 'noise.tif', noise, crs='EPSG:32632', transform=PLACE)
     x, y = rasterio.warp.transform(CRS, 'EPSG:32632', [500_050], [5_399_970])
     transform = Affine(0.3, 0.05, x[0] - 60, 0.04, -0.3, y[0] + 50)
-    path = write(tmp_path / 'noise.tif', noise, crs='EPSG:32632', transform=transform)
+    path = write_tiff(tmp_path / 'noise.tif', noise, crs='EPSG:32632', transform=transform)
     scene = opened(on_map, mask=path)
     window = whole(SIZE)
     assert np.array_equal(has_data(scene), scene.source.valid(window))
@@ -302,7 +295,7 @@ def test_values_of_masks_are_labels(pixels, tmp_path):
     for name in ('palette.png', 'wide.png', 'mask.npy'):
         assert np.array_equal(has_data(opened(pixels, mask=tmp_path / name)), mask > 0)
     labels = np.where(mask, mask, 255).astype(np.uint8)
-    own = write(tmp_path / 'own.tif', labels, nodata=255)
+    own = write_tiff(tmp_path / 'own.tif', labels, nodata=255)
     assert np.array_equal(has_data(opened(pixels, mask=own)), mask > 0)
 
 
@@ -311,13 +304,13 @@ def test_files_that_are_no_masks_are_named(pixels, on_map, tmp_path):
         with pytest.raises(UserError, match=match):
             opened(image, mask=path)
 
-    write(tmp_path / 'rgba.tif', np.zeros((*SIZE, 4), np.uint8))
+    write_tiff(tmp_path / 'rgba.tif', np.zeros((*SIZE, 4), np.uint8))
     refused(tmp_path / 'rgba.tif', r'the mask .*rgba.tif has 4 bands: copy one to another file')
     refused('https://example.org/mask.tif', 'cannot be used as a mask: name a TIFF')
     refused(tmp_path / 'mask.zarr', 'cannot be used as a mask: name a TIFF')
     refused(tmp_path / 'missing.png', r'missing.png does not exist')
     local = 'LOCAL_CS["here",UNIT["metre",1]]'
-    path = write(tmp_path / 'local.tif', np.ones(SIZE, np.uint8), crs=local, transform=PLACE)
+    path = write_tiff(tmp_path / 'local.tif', np.ones(SIZE, np.uint8), crs=local, transform=PLACE)
     refused(path, r'local.tif is placed at .* in here, but .*scene.tif at .* in EPSG:32633', on_map)
 
 
@@ -337,7 +330,7 @@ def test_a_range_of_values_becomes_8_bits(tmp_path):
 
 
 def test_files_next_to_an_image_that_are_not_read_are_named(on_map, tmp_path, pixels):
-    path = write(tmp_path / 'plain.tif', pixels)
+    path = write_tiff(tmp_path / 'plain.tif', pixels)
     assert opened(path).notes == ()
     (tmp_path / 'plain_RPC.TXT').touch()
     (tmp_path / 'plain.tif.msk').touch()
@@ -350,10 +343,10 @@ def test_a_region_may_be_the_text_of_the_command_line(pixels):
 
 
 def test_a_mask_that_changes_is_noticed(on_map, tmp_path):
-    path = write(tmp_path / 'mask.tif', np.ones(SIZE, np.uint8), crs=CRS, transform=PLACE)
+    path = write_tiff(tmp_path / 'mask.tif', np.ones(SIZE, np.uint8), crs=CRS, transform=PLACE)
     scene = opened(on_map, mask=path)
     scene.source.require_unchanged()
-    write(path, np.zeros((300, 300), np.uint8), crs=CRS, transform=PLACE)
+    write_tiff(path, np.zeros((300, 300), np.uint8), crs=CRS, transform=PLACE)
     with pytest.raises(UserError, match=r'mask.tif has changed while'):
         scene.source.require_unchanged()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rasterio
+from helpers.tiff import write_tiff
 from PIL import Image
 from rasterio import Affine
 from rasterio.control import GroundControlPoint
@@ -38,17 +39,9 @@ POINTS = [
 pytestmark = pytest.mark.filterwarnings('ignore::rasterio.errors.NotGeoreferencedWarning')
 
 
-def write(path: Path, values: np.ndarray, **options) -> Path:
-    bands = values[None] if values.ndim == 2 else np.moveaxis(values, 2, 0)
-    profile = dict(height=bands.shape[1], width=bands.shape[2], count=len(bands))
-    with rasterio.open(path, 'w', 'GTiff', dtype=bands.dtype, **profile, **options) as file:
-        file.write(bands)
-    return path
-
-
 def scene(folder: Path, **options) -> ImageSource:
     options = options or dict(crs=CRS, transform=PLACE)
-    path = write(folder / 'scene.tif', np.full((*SIZE, 3), 90, np.uint8), **options)
+    path = write_tiff(folder / 'scene.tif', np.full((*SIZE, 3), 90, np.uint8), **options)
     return open_image(path, str)
 
 
@@ -78,7 +71,7 @@ PLACES = {
 def test_labels_and_masks_lie_at_their_place(name, tmp_path):
     place, crs = PLACES[name]
     expected, image = on_scene(place, crs), scene(tmp_path)
-    path = write(tmp_path / 'labels.tif', LABELS, transform=place, crs=crs)
+    path = write_tiff(tmp_path / 'labels.tif', LABELS, transform=place, crs=crs)
     assert (expected != 255).mean() > 0.03 and set(range(5)) <= {*expected.flat}
     labels = open_labels(str(path), image)
     for read in (labels, pickle.loads(pickle.dumps(labels))):
@@ -97,7 +90,9 @@ def test_labels_and_masks_lie_at_their_place(name, tmp_path):
 def test_labels_on_the_pixels_of_the_image_are_read_directly(tmp_path):
     labels = np.ones(SIZE, np.uint8)
     place = dict(crs=CRS, transform=PLACE * Affine.translation(0, 1e-3))
-    path = write(tmp_path / 'labels.tif', labels, tiled=True, blockxsize=16, blockysize=16, **place)
+    path = write_tiff(
+        tmp_path / 'labels.tif', labels, tiled=True, blockxsize=16, blockysize=16, **place
+    )
     source = open_labels(str(path), scene(tmp_path))._source
     assert type(source).__name__ == 'Raster'
 
@@ -105,11 +100,11 @@ def test_labels_on_the_pixels_of_the_image_are_read_directly(tmp_path):
 def test_masks_across_the_180th_meridian(tmp_path):
     ((x,), (y,)), size = transform('EPSG:4326', 'EPSG:32760', [179.8], [-16]), (40, 60)
     utm = dict(crs='EPSG:32760', transform=Affine(800, 0, x, 0, -800, y))
-    image = open_image(write(tmp_path / 'a.tif', np.zeros(size, np.uint8), **utm), str)
+    image = open_image(write_tiff(tmp_path / 'a.tif', np.zeros(size, np.uint8), **utm), str)
     values = np.random.default_rng(1).integers(0, 2, (80, 120), np.uint8)
     for start in (179.8, -180.2):  # the same longitude
         place = Affine(0.004, 0, start, 0, -0.004, -16)
-        path = write(tmp_path / 'mask.tif', values, crs='EPSG:4326', transform=place)
+        path = write_tiff(tmp_path / 'mask.tif', values, crs='EPSG:4326', transform=place)
         found = mask_of(open_mask(path), image).read(whole(size))
         columns, rows = (v.ravel() + 0.5 for v in np.meshgrid(np.arange(60), np.arange(40)))
         lon, lat = map(
@@ -135,7 +130,7 @@ def test_the_place_in_a_file_is_read_again_only_if_the_file_changes(tmp_path, mo
     opened, open_file = [], rasterio.open
     monkeypatch.setattr(rasterio, 'open', lambda *a, **k: opened.append(a) or open_file(*a, **k))
     for time, place in ((10, PLACE), (20, PLACE * Affine.translation(1, 0))):
-        path = write(tmp_path / 'a.tif', LABELS, crs=CRS, transform=place)
+        path = write_tiff(tmp_path / 'a.tif', LABELS, crs=CRS, transform=place)
         os.utime(path, (time, time))
         opened.clear()
         assert place_of_file(path).transform == place_of_file(path).transform == place
@@ -169,7 +164,7 @@ def write_npy(path: Path, labels: np.ndarray) -> Path:
 )
 def test_labels_with_a_world_file_lie_at_its_place(name, sidecar, tmp_path):
     place = PLACE * Affine.translation(20, 10) * Affine.scale(0.77)
-    writers = dict(tif=write, png=write_png, npy=write_npy)
+    writers = dict(tif=write_tiff, png=write_png, npy=write_npy)
     path = writers[name[-3:].lower()](tmp_path / name, LABELS)
     world_file(tmp_path / sidecar, place)
     assert place_of_file(path).transform.almost_equals(place, 1e-9)
@@ -197,7 +192,7 @@ def test_a_place_in_a_sidecar_of_gdal_is_read_as_gdal_does(name, tmp_path):
 
 
 def test_a_scene_with_a_world_file_has_its_place(tmp_path):
-    path = write(
+    path = write_tiff(
         tmp_path / 'a.tif',
         np.full((*SIZE, 3), 90, np.uint8),
         tiled=True,
@@ -230,10 +225,10 @@ def test_a_damaged_sidecar_is_named(tmp_path):
 def test_labels_without_a_place_belong_to_the_pixels(tmp_path):
     labels = np.random.default_rng(3).integers(0, 5, SIZE, np.uint8)
     image = scene(tmp_path)
-    for path in (write(tmp_path / 'a.tif', labels), write_png(tmp_path / 'a.png', labels)):
+    for path in (write_tiff(tmp_path / 'a.tif', labels), write_png(tmp_path / 'a.png', labels)):
         assert np.array_equal(open_labels(str(path), image).read(whole(SIZE)), labels)
-    placed = write(tmp_path / 'b.tif', labels, crs=CRS, transform=PLACE)
-    image = open_image(write(tmp_path / 'c.tif', np.zeros(SIZE, np.uint8)), str)
+    placed = write_tiff(tmp_path / 'b.tif', labels, crs=CRS, transform=PLACE)
+    image = open_image(write_tiff(tmp_path / 'c.tif', np.zeros(SIZE, np.uint8)), str)
     assert np.array_equal(open_labels(str(placed), image).read(whole(SIZE)), labels)
 
 
@@ -253,11 +248,11 @@ def test_control_points_and_rpcs_place_only_files_with_the_same(tmp_path):
     others = dict(gcps=POINTS[1:], crs=CRS), dict(rpcs=rpc(4)), dict(crs=CRS, transform=PLACE)
     for options, words in ((by_points, '4 ground control points in EPSG:32632'), (by_rpc, 'RPCs')):
         image = scene(tmp_path, **options)
-        same = write(tmp_path / 'same.tif', labels, **options)
+        same = write_tiff(tmp_path / 'same.tif', labels, **options)
         assert np.array_equal(open_labels(str(same), image).read(whole(SIZE)), labels)
         assert mask_of(open_mask(same), image).read(whole(SIZE)).sum() == (labels > 0).sum()
         for other in others:
-            path = str(write(tmp_path / 'other.tif', labels, **other))
+            path = str(write_tiff(tmp_path / 'other.tif', labels, **other))
             with pytest.raises(BadImageError, match=rf'{path} is placed .*scene.tif by .*{words}'):
                 open_labels(path, image)
             with pytest.raises(UserError, match=rf'{path} is placed .*scene.tif by .*{words}'):
@@ -268,11 +263,11 @@ def test_control_points_and_rpcs_place_only_files_with_the_same(tmp_path):
 
 def test_labels_and_heights_of_ordinary_images_have_to_lie_at_their_place(tmp_path):
     image = str(
-        write(tmp_path / 'a.tif', np.full((*SIZE, 3), 90, np.uint8), crs=CRS, transform=PLACE)
+        write_tiff(tmp_path / 'a.tif', np.full((*SIZE, 3), 90, np.uint8), crs=CRS, transform=PLACE)
     )
 
     def load(**options) -> None:
-        labels = write(tmp_path / 'labels.tif', np.ones(SIZE, np.uint8), **options)
+        labels = write_tiff(tmp_path / 'labels.tif', np.ones(SIZE, np.uint8), **options)
         results = LoadImage()(dict(img_path=image, seg_map_path=str(labels)))
         LoadHeights()(results | dict(depth_map_path=str(labels)))
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import rasterio
 import tifffile
+from helpers.tiff import write_tiff
 from rasterio import Affine
 
 from xcit_mm import UserError
@@ -31,11 +32,7 @@ KINDS = {
 
 
 def write(path: Path, image: np.ndarray = PIXELS, factors: tuple[int, ...] = (), **options) -> Path:
-    height, width, count = image.shape
-    options = dict(tiled=True, blockxsize=64, blockysize=32) | options
-    options |= dict(height=height, width=width, count=count, dtype=image.dtype)
-    with rasterio.open(path, 'w', 'GTiff', **options) as file:
-        file.write(np.moveaxis(image, -1, 0))
+    write_tiff(path, image, **dict(tiled=True, blockxsize=64, blockysize=32) | options)
     if factors:
         with rasterio.open(path, 'r+') as file:
             file.build_overviews(factors, rasterio.enums.Resampling.average)

@@ -9,6 +9,7 @@ import pytest
 import rasterio
 import tifffile
 from helpers.processes import in_child
+from helpers.tiff import write_tiff
 from helpers.virtual_rasters import virtual_raster
 from PIL import Image
 
@@ -29,13 +30,7 @@ def normalized(image: Path | np.ndarray, model: Model) -> NormalizedImage:
 
 
 def write(path: Path, image: np.ndarray, **options) -> Path:
-    """Write an image (H, W, channels) as a TIFF file by rasterio."""
-    height, width, count = image.shape
-    options = dict(tiled=True, blockxsize=64, blockysize=32) | options
-    options |= dict(height=height, width=width, count=count, dtype=image.dtype)
-    with rasterio.open(path, 'w', 'GTiff', **options) as file:
-        file.write(np.moveaxis(image, -1, 0))
-    return path
+    return write_tiff(path, image, **dict(tiled=True, blockxsize=64, blockysize=32) | options)
 
 
 WRITERS = {
