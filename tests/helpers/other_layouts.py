@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from . import ROOT
+
+BASE = ROOT / 'configs/faster_rcnn_xcit_n12_16_small.py'
 SPLITS = ('train', 'val')
 
 
@@ -73,3 +76,7 @@ def make_yolo(shapes: Path, root: Path, with_polygons: bool = False) -> Path:
         f'train: images/train\nval: images/val\nnc: {len(names)}\nnames: {json.dumps(names)}\n'
     )
     return root
+
+
+def write_yaml(root: Path, names: str, val: str = 'images/val') -> None:
+    (root / 'data.yaml').write_text(f'train: images/train\nval: {val}\nnames: {names}\n')

@@ -1,18 +1,20 @@
 """Datasets in the layouts of VOC and YOLO, converted to COCO's."""
 
 import json
-import os
-import re
 import shutil
-import unicodedata
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import ROOT
-from helpers.in_process import call_tool
-from helpers.other_layouts import make_voc, make_yolo, read_coco, voc_object, write_xml
+from helpers.other_layouts import (
+    BASE,
+    make_voc,
+    make_yolo,
+    read_coco,
+    voc_object,
+    write_xml,
+    write_yaml,
+)
 from helpers.planted import rotated
 from PIL import Image
 
@@ -20,12 +22,11 @@ from xcit_mm import UserError
 from xcit_mm.config.load import load_config
 from xcit_mm.datasets.audit import check_dataset
 from xcit_mm.datasets.decode import EXIF_ORIENTATION, decode
-from xcit_mm.datasets.importers.contents import image_size, read_contents
+from xcit_mm.datasets.importers.contents import image_size
 from xcit_mm.datasets.importers.voc import VocDataset
 from xcit_mm.datasets.importers.write_coco import OBJECTS, convert
 from xcit_mm.datasets.importers.yolo import YoloDataset
 
-BASE = ROOT / 'configs/faster_rcnn_xcit_n12_16_small.py'
 MAKERS = {
     'voc': lambda shapes, root: VocDataset(make_voc(shapes, root)),
     'yolo': lambda shapes, root: YoloDataset(make_yolo(shapes, root)),
@@ -67,48 +68,6 @@ def test_a_run_accepts_the_config_and_objects_equal_the_original(shapes_root, tm
     assert (cfg.scale, cfg.max_iters, cfg.train_cfg.max_iters) == ((160, 160), 600, 600)
     report = check_dataset(cfg, workers=1)
     assert report.images == dict(train=24, val=4) and not report.findings + report.failures
-
-
-@pytest.fixture
-def yolo(tmp_path) -> Path:
-    """Four images of 40x30 pixels with a pear each, in two splits."""
-    root = tmp_path / 'fruit'
-    for split in ('train', 'val'):
-        for folder in ('images', 'labels'):
-            (root / folder / split).mkdir(parents=True)
-        for name in 'ab':
-            Image.new('RGB', (40, 30)).save(root / f'images/{split}/{name}.png')
-            (root / f'labels/{split}/{name}.txt').write_text('1 0.5 0.5 0.5 0.5\n')
-    write_yaml(root, "{0: 'red apple', 1: pear}")
-    return root
-
-
-def write_yaml(root: Path, names: str, val: str = 'images/val') -> None:
-    (root / 'data.yaml').write_text(f'train: images/train\nval: {val}\nnames: {names}\n')
-
-
-@pytest.fixture
-def voc(tmp_path) -> Path:
-    """Two images of 40x30 pixels with a pear each, without lists."""
-    root = tmp_path / 'VOC'
-    for folder in ('Annotations', 'JPEGImages'):
-        (root / folder).mkdir(parents=True)
-    for name in 'ab':
-        Image.new('RGB', (40, 30)).save(root / f'JPEGImages/{name}.png')
-        write_xml(root, name, 40, 30, voc_object('pear', [10, 5, 20, 15]))
-    return root
-
-
-@pytest.fixture
-def prepare(monkeypatch, capfd, tmp_path) -> Callable:
-    """Call the tool, which writes to tmp_path/out."""
-
-    def prepare(source: Path, *options: object) -> tuple[int, str, str]:
-        layout = 'voc' if source.name == 'VOC' else 'yolo'
-        arguments = (layout, source, '--root', tmp_path / 'out', *options)
-        return call_tool(monkeypatch, capfd, 'prepare_data.py', *arguments)
-
-    return prepare
 
 
 def test_the_tool_reports_what_it_cut_dropped_and_wrote(prepare, yolo, tmp_path):
@@ -299,208 +258,6 @@ def test_boxes_of_voc_are_read(voc, tmp_path, box, expected):
     annotation, _ = read(tmp_path / 'out', 'train')['annotations']
     assert annotation['bbox'] == (expected or [9.5, 4.25, 21.25, 15.75])
     assert annotation['iscrowd'] == 1
-
-
-BOMB = '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><a>&b;</a>'
-DEFAULTS = '<!DOCTYPE a [<!ATTLIST b c CDATA "aaaa">]><a><b/><b/></a>'
-OTHER_SIZE = b'<annotation><size><width>30</width><height>30</height></size></annotation>'
-PEAR = voc_object('pear', [10, 5, 20, 15])
-BAD_LINES = {
-    '2 0.5 0.5 0.5 0.5': r'class 2 is not .* 1, the classes in data\.yaml; are .* counted from 1',
-    '3 0.5 0.5 0.5 0.5': r'class 3 is not between 0 and 1, the classes in data\.yaml$',
-    'pear 0.5 0.5 0.5 0.5': 'not finite numbers: pear',
-    '1 0.5 1e999 0.5 0.5': 'not finite numbers: 1 0.5 1e999',
-    '1 0,5 0,5 0,5 0,5': 'not finite numbers: 1 0,5',
-    '1 0.5 0.5 0.5 0.5 0.9': '5 numbers after the class .*keypoints and scores are not supported',
-    '1 0.1 0.1 0.5 0.5 0.9 0.9 0.1': '7 numbers after the class',
-    '1 0.5 0.5 -0.5 0.5': 'box of no size',
-    '1 0.1 0.1 0.5 0.1 0.9 0.1': 'box of no size',
-    '1 0.1 0.1 0.2 0.2 0.3 0.3': 'the outline encloses no area',
-    '1 20 15 10 10': '20 looks like pixels: divide x and widths by the width',
-    '1 4 4 20 4 20 20': '20 looks like pixels',
-    '1 1.5 0.5 0.5 0.5': 'box outside the image',
-}
-BAD_OBJECTS = {
-    voc_object(' ', [10, 5, 20, 15]): 'the name is missing',
-    voc_object('plum', [10, 5, 20, 15]): r'plum is not a class in classes\.txt',
-    '<object><name>pear</name></object>': 'not finite numbers: None',
-    PEAR.replace('11', 'inf'): 'not finite numbers: inf',
-    PEAR.replace('11', '99'): 'box of no size',
-    voc_object(
-        'pear', [-0.8, -0.9, 0.5, 0.4]
-    ): 'no corner exceeds 1, .* relative: multiply them by',
-    voc_object('pear', [100, 5, 20, 15]): 'box outside the image',
-    PEAR.replace('11', '1,1'): 'not finite numbers: 1,1',
-    PEAR.replace('xmin', 'x'): 'not finite numbers: None',
-}
-
-
-def test_every_bad_label_is_named_and_nothing_is_written(prepare, yolo, voc, tmp_path):
-    (voc / 'classes.txt').write_text('pear\n')
-    xml = write_xml(voc, 'a', 40, 30, ''.join(BAD_OBJECTS))
-    text = yolo / 'labels/train/a.txt'
-    text.write_text('\n'.join(BAD_LINES))
-    for root, place, labels in (
-        (voc, f'{xml}: object ', BAD_OBJECTS),
-        (yolo, f'{text}:', BAD_LINES),
-    ):
-        code, output, error = prepare(root)
-        assert code == 2 and f'{len(labels)} images or labels cannot be used' in error
-        for i, (line, message) in enumerate(zip(output.splitlines(), labels.values(), strict=True)):
-            assert re.match(f'{place}{i + 1}: .*{message}', line)
-    assert not list((tmp_path / 'out').iterdir())
-    code, output, _ = prepare(yolo, '--skip-bad')
-    assert code == 0 and f'Problems; the images are left out: {len(BAD_LINES)}' in output
-    assert file_names(tmp_path / 'out', 'train') == ['images/train/b.png']
-
-
-def fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-@pytest.mark.parametrize(
-    ('name', 'content', 'message'),
-    [
-        ('images/train/a.png', fifo, 'size of the image .*Not a regular file'),
-        ('labels/train/a.txt', fifo, 'Not a regular file'),
-        ('labels/train/a.txt', b'\xff', 'not a text in UTF-8'),
-        ('list.txt', b'images/val/a.png\nmissing.png', 'no image'),
-        ('Annotations/a.xml', BOMB.encode(), 'XML entities'),
-        ('Annotations/a.xml', BOMB.encode('utf-16'), 'XML entities'),
-        ('Annotations/a.xml', DEFAULTS.encode(), 'declared attributes are refused'),
-        ('Annotations/a.xml', b'<annotation>', 'invalid XML .*line 1'),
-        ('Annotations/a.xml', b'<foo/>', 'the root element is <foo>'),
-        ('Annotations/a.xml', OTHER_SIZE, r'size \(30, 30\), but .*a\.png has \(40, 30\) pixels'),
-        ('Annotations/a.xml', OTHER_SIZE.replace(b'30', b'-30'), r'size \(-30, -30\), but'),
-        ('Annotations/a.xml', OTHER_SIZE.replace(b'30', b'wide'), 'size: not finite numbers'),
-        (
-            'Annotations/a.xml',
-            b'<?xml version="1.0" encoding="gbk"?><a/>',
-            'invalid XML .multi-byte',
-        ),
-        ('Annotations/a.xml', fifo, 'Not a regular file'),
-        ('JPEGImages/a.png', fifo, 'size of the image .*Not a regular file'),
-        ('JPEGImages/a.bmp', b'', r'is a .*a\.bmp or .*a\.png\?'),
-        ('ImageSets/Main/train.txt', b'a\nb\nc', 'no image c in'),
-        ('ImageSets/Main/train.txt', b'a\nb\n../JPEGImages/a', 'no image ../JPEGImages/a in'),
-    ],
-)
-def test_a_bad_file_is_named(prepare, voc, yolo, name, content, message):
-    root = yolo if name.startswith(('images', 'labels', 'list')) else voc
-    path = root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if name == 'list.txt':
-        write_yaml(root, '[apple, pear]', val=name)
-    content(path) if callable(content) else path.write_bytes(content)
-    code, output, error = prepare(root)
-    assert code == 2 and '1 images or labels cannot be used' in error
-    named = path.with_name('a.xml') if name.endswith('bmp') else path
-    assert re.search(f'{named.name}.*: .*{message}', error), error
-    assert output == ''  # a single problem is said once
-
-
-@pytest.mark.parametrize(
-    ('text', 'message'),
-    [
-        ('path: .\nnames: [a', 'invalid YAML (while parsing a flow sequence'),
-        ('[' * 1000, 'invalid YAML'),
-        ('names: [!!python/name:os.system x]', 'remove the tag tag:yaml.org,2002:python/name:os.s'),
-        ('names: [a, !foo bar]', 'remove the tag !foo, which is not a plain value'),
-        ('!!set {names, train}', 'remove the tag tag:yaml.org,2002:set'),
-        ('[a]', 'not a dataset with boxes or polygons'),
-        ('names: [a]\nkpt_shape: [17, 3]', 'keypoints, as in kpt_shape, are not supported'),
-        ('names: [a, [b]]', 'the class names are not a list'),
-        ('names: {1: a, 2: b}', 'numbered from 0'),
-        ('names: [a, b, a]', 'not a list of unique texts'),
-        ('names: [a]\ntrain: no', 'train: no does not exist'),
-        ('names: [a]\ntrain: {b: c}', 'train a path or a list of paths'),
-        ('names: [a]\nval: [[images]]', 'val a path or a list of paths'),
-        ('names: [a]\npath: [.]\ntrain: images/train', 'path must be a folder'),
-        ('names: [a]', 'too few images to train on'),
-    ],
-)
-def test_a_bad_yaml_is_one_sentence(yolo, tmp_path, text, message):
-    (yolo / 'data.yaml').write_text(text)
-    with pytest.raises(UserError, match=re.escape(message)):
-        convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
-
-
-def test_a_folder_that_cannot_be_converted_is_one_sentence(yolo, tmp_path):
-    shutil.rmtree(yolo / 'labels')
-    with pytest.raises(UserError, match=r'no image has an object .*labels/train/a\.txt'):
-        convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
-    with pytest.raises(UserError, match=r'no data\.yaml or classes\.txt'):
-        YoloDataset(tmp_path)
-    with pytest.raises(UserError, match='has no folder Annotations'):
-        VocDataset(tmp_path)
-    with pytest.raises(UserError, match=r'gone/data\.yaml does not exist$'):
-        YoloDataset(tmp_path / 'gone/data.yaml')
-
-
-def remark(contents, text: str) -> int:
-    return sum(number for line, number in contents.remarks.items() if text in line)
-
-
-def test_names_of_splits_in_the_yaml_are_understood_or_named(yolo):
-    (yolo / 'more').mkdir()
-    (yolo / 'data.yaml').write_text(
-        'path: .\nTrain: images/train\nvalid: images/val\nholdout: more\nnames: [apple, pear]\n'
-    )
-    dataset = YoloDataset(yolo)
-    assert {split: len(images) for split, images in dataset.splits.items()} == dict(train=2, val=2)
-    assert remark(dataset, 'the key holdout of data.yaml') == 1
-
-
-def test_what_yolo_leaves_out_is_counted_by_its_reason(yolo):
-    train = yolo / 'images/train'
-    for folder in ('__MACOSX', '.ipynb_checkpoints'):
-        (train / folder).mkdir()
-        shutil.copy(train / 'a.png', train / folder)
-    (train / 'photo.heic').touch()
-    (train / 'up').symlink_to(yolo / 'images')
-    Image.new('RGB', (40, 30)).save(train / 'b.jpg')
-    (yolo / 'labels/train/gone.txt').write_text('1 0.5 0.5 0.5 0.5\n')
-    (yolo / 'labels/train/notes.txt').write_text('by hand\n')
-    contents = read_contents(YoloDataset(yolo))
-    assert len(contents.images) == 5
-    assert remark(contents, 'Label files that several images share') == 1
-    assert remark(contents, 'Label files without an image') == 1
-    assert remark(contents, 'Hidden files and folders') == 2
-    assert remark(contents, 'Files of other types (.heic)') == 1
-    (yolo / 'list.txt').write_text('images/train/a.png')
-    write_yaml(yolo, '[apple, pear]', val='list.txt')
-    (yolo / 'data.yaml').write_text('train: list.txt\nval: images/val\nnames: [apple, pear]\n')
-    assert remark(read_contents(YoloDataset(yolo)), 'Images without a label or not listed') == 2
-
-
-def test_labels_and_images_of_another_spelling_meet(yolo, voc):
-    for path in (yolo / 'images/train/a.png', yolo / 'labels/train/a.txt'):
-        form = 'NFC' if path.suffix == '.png' else 'NFD'
-        path.rename(path.with_stem(unicodedata.normalize(form, 'é')))
-    assert len(read_contents(YoloDataset(yolo)).images[yolo / 'images/train/é.png'][1]) == 1
-    for path in (voc / 'JPEGImages/a.png', voc / 'Annotations/a.xml'):
-        path.rename(path.with_stem('a%20b' if path.suffix == '.png' else 'A b'))
-    assert [len(objects) for _, objects in read_contents(VocDataset(voc)).images.values()] == [1, 1]
-
-
-def test_folders_of_voc_may_have_folders_inside(voc):
-    for folder in ('JPEGImages', 'Annotations'):
-        (voc / folder / 'cam1').mkdir()
-        (file,) = (voc / folder).glob('b.*')
-        file.rename(voc / folder / f'cam1/a{file.suffix}')  # beside another a
-    contents = read_contents(VocDataset(voc))
-    assert [len(objects) for _, objects in contents.images.values()] == [1, 1]
-    lists = voc / 'ImageSets/Main'
-    lists.mkdir(parents=True)
-    (lists / 'Validation.txt').write_text('cam1/a\n')
-    (lists / 'pear_train.txt').write_text('a  1\ncam1/a -1\n')
-    (lists / 'mine.txt').write_text('a\n')
-    dataset = VocDataset(voc)
-    assert dataset.splits == {'val': [voc / 'JPEGImages/cam1/a.png']}
-    assert remark(dataset, 'Lists that are not called train') == 1
-    assert remark(dataset, 'XML files without an image or not listed') == 1
-    assert remark(read_contents(dataset), 'Images without a label or not listed') == 0
 
 
 @pytest.mark.parametrize('suffix', ['png', 'bmp', 'pgm'])
