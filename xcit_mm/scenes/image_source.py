@@ -188,6 +188,22 @@ class ImageSource(ABC):
     def _read(self, window: Window) -> np.ndarray: ...
 
 
+class ReadWithGaps(ImageSource):
+    """An image whose pixels are read together with which of them have data."""
+
+    def _read(self, window: Window) -> np.ndarray:
+        pixels, valid = self._read_both(window)
+        self._last = window, valid
+        return pixels
+
+    def _valid(self, window: Window) -> np.ndarray:
+        return self._read_both(window)[1]
+
+    @abstractmethod
+    def _read_both(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pixels of a window, and which of them have data."""
+
+
 def require_few_channels(name: str, count: int) -> None:
     """Refuse an image with more channels than can be read."""
     if count > MAX_CHANNELS:

@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..processes import digest_of_file, shortened
 from .crs_names import crs_name
 from .geometry import Window, overlap, shifted
-from .image_source import ImageSource, state_of_file
+from .image_source import ReadWithGaps, state_of_file
 from .levels import RESAMPLE, require_level
 from .no_data import NoData, has_data, of_bands, representable
 from .rasters import RASTERS, Raster
@@ -45,7 +45,7 @@ class Tile(NamedTuple):
     is_stored: bool = True
 
 
-class Mosaic(ImageSource):
+class Mosaic(ReadWithGaps):
     """An image that consists of tiles. Each pixel is read from the first tile with data there.
 
     Pixels without such a tile have no data. The levels are those that all tiles have, if the tiles
@@ -127,15 +127,7 @@ class Mosaic(ImageSource):
     def _file_state(self) -> list:
         return [_digest([state_of_file(path) for path in self._files])]
 
-    def _read(self, window: Window) -> np.ndarray:
-        pixels, valid = self._composed(window)
-        self._last = window, valid
-        return pixels
-
-    def _valid(self, window: Window) -> np.ndarray:
-        return self._composed(window)[1]
-
-    def _composed(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
+    def _read_both(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
         """Return the pixels of a window, and which of them have data."""
         empty = [
             value if value is not None and representable(value, self.dtype) else 0

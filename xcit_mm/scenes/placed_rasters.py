@@ -8,7 +8,7 @@ import numpy as np
 from ..datasets.places import applied, are_laid_by_pixels, elsewhere, pixels_at
 from ..errors import UserError
 from .geometry import Window, tiles, whole
-from .image_source import ImageSource
+from .image_source import ImageSource, ReadWithGaps
 from .image_views import ImageView
 
 PART = 512  # pixels; the side of the parts that are placed at a time
@@ -36,7 +36,7 @@ def laid_over(raster: ImageSource, image: ImageSource) -> ImageSource:
     raise UserError(elsewhere(raster.name, *places[:2], image.name, *places[2:]))
 
 
-class PlacedRaster(ImageView):
+class PlacedRaster(ReadWithGaps, ImageView):
     """A raster on the pixels of an image with another grid or another reference system."""
 
     def __init__(self, raster: ImageSource, image: ImageSource) -> None:
@@ -69,15 +69,7 @@ class PlacedRaster(ImageView):
             return Window(slice(0, 0), slice(0, 0))
         return whole(size)  # a pole is on the raster, or places have no coordinates in the image
 
-    def _read(self, window: Window) -> np.ndarray:
-        pixels, valid = self._placed(window)
-        self._last = window, valid
-        return pixels
-
-    def _valid(self, window: Window) -> np.ndarray:
-        return self._placed(window)[1]
-
-    def _placed(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
+    def _read_both(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
         """Return the pixels of a window, and which of them are on the raster and have data."""
         pixels = np.zeros((*window.size, self.channels), self.dtype)
         valid = np.zeros(window.size, bool)

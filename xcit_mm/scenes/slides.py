@@ -9,7 +9,7 @@ from ..environment import require
 from ..file_headers import require_own_files
 from .blocks import require_small_blocks
 from .geometry import Window, tiles
-from .image_source import ImageSource
+from .image_source import ReadWithGaps
 from .levels import require_level
 from .no_data import has_data
 from .pixel_sizes import pixel_size_of, to_full_size
@@ -22,7 +22,7 @@ SLIDES = ('.svs', '.ndpi', '.mrxs', '.scn', '.vms', '.vmu', '.bif', '.svslide', 
 MAX_SURVEYED, BLOCK = 2**22, 1024
 
 
-class Slide(ImageSource):
+class Slide(ReadWithGaps):
     """A whole-slide image that openslide opens, at a level; 0 is its highest resolution.
 
     Areas that were not scanned have no data. Some scanners (MIRAX, Leica, Ventana) note the bounds
@@ -84,15 +84,7 @@ class Slide(ImageSource):
             bounds.append((start / size, (start + length) / size))
         return bounds
 
-    def _read(self, window: Window) -> np.ndarray:
-        pixels, valid = self._scanned(window)
-        self._last = window, valid
-        return pixels
-
-    def _valid(self, window: Window) -> np.ndarray:
-        return self._scanned(window)[1]
-
-    def _scanned(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
+    def _read_both(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
         """Return the pixels of a window, and which of them have data."""
         pixels = self._rgba(window)
         is_scanned = pixels[..., 3] == 255
