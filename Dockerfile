@@ -10,11 +10,13 @@ FROM ${BASE}
 ARG EXTRAS=onedl,eval,vis
 
 # hadolint ignore=DL3008
-RUN if ! python3 -m ensurepip --version > /dev/null 2>&1; then \
-        apt-get update \
-        && apt-get install -y --no-install-recommends python3 python3-venv \
-        && rm -rf /var/lib/apt/lists/*; \
+RUN apt-get update \
+    # rasterio's GDAL needs it.
+    && apt-get install -y --no-install-recommends libexpat1 \
+    && if ! python3 -m ensurepip --version > /dev/null 2>&1; then \
+        apt-get install -y --no-install-recommends python3 python3-venv; \
     fi \
+    && rm -rf /var/lib/apt/lists/* \
     && python3 -m venv /opt/xcit
 ENV PATH=/opt/xcit/bin:$PATH PIP_NO_CACHE_DIR=1
 

@@ -1,4 +1,4 @@
-"""Files of LabelMe, CVAT and Label Studio about two images, and their conversion."""
+"""Writes LabelMe, CVAT and Label Studio files for two images, and converts them."""
 
 import json
 from pathlib import Path

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from ..errors import DependencyError, UserError, printable, reason
+from ..errors import UserError, printable, reason
 from ..files import parse_xml
 from ..http import AUTHORIZATION, read_url
 from ..inference.model import Model, Prediction
@@ -69,7 +69,6 @@ class Backend:
 
         Raises:
             UserError: If the request or its labeling configuration cannot be used.
-            DependencyError: If a package is missing that all tasks need.
         """
         tasks = request.get('tasks')
         if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
@@ -103,8 +102,6 @@ class Backend:
             image = read_image(self._address(address), decode, headers)
             objects = objects_of(self._model.predict(image), self._score_thr)
             return described(objects, labeling.controls, self._version)
-        except DependencyError:
-            raise
         except Exception as error:  # the other tasks keep their results
             say(
                 f'task {task.get("id")}: {error if isinstance(error, UserError) else reason(error)}'

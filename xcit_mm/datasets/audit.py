@@ -135,10 +135,14 @@ def check_dataset(
         why = refusal(split, of_split, classes) if is_measured(cfg, split) else ''
         report.failures += [why] if why else []
     report.remarks += missing_classes(examples, classes) + few_predictions(cfg, examples)
-    # The pipeline may draw a window of another scene, which has been reported.
-    unreadable = {f.file for f in report.findings if f.is_bad and f.kind != PIPELINE_FAILS}
+    # The pipeline may draw a window from another scene, one that is already reported.
+    reported = {(f.split, f.file) for f in report.findings if f.is_bad and f.kind != PIPELINE_FAILS}
     report.findings = sorted(
-        (f for f in report.findings if f.kind != PIPELINE_FAILS or f.file not in unreadable),
+        (
+            f
+            for f in report.findings
+            if f.kind != PIPELINE_FAILS or (f.split, f.file) not in reported
+        ),
         key=lambda f: (SPLITS.index(f.split), f.kind, f.consequence, f.file),
     )
 

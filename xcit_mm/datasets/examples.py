@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from mmengine.config import Config
+from mmengine.logging import print_log
 
 from ..config.tree import dicts, typed_nodes
 from ..errors import printable
@@ -13,7 +15,7 @@ from .decode import image_loader
 
 OBJECTS, PIXELS, IMAGES = 'objects', 'pixels', 'images'
 LABELS = ('LoadLabels', 'OpenLabels')  # the transforms that read label images
-NUM_READ = 20  # label images that are read before a training, if there is something to learn
+NUM_READ = 20  # label images read before a run; more if these show nothing to learn
 MAX_NAMED = 10  # classes that a sentence names
 NO_OBJECTS = (
     'none of the {number} images of {split} has an object: objects are missing, are all crowds '
@@ -133,8 +135,13 @@ def examples_in_lists(infos: Sequence[dict], num_classes: int) -> Examples:
     return Examples.of(OBJECTS, labels, num_classes)
 
 
-def examples_of(dataset: Any) -> tuple[Examples | None, bool]:
-    """Count the examples of a built dataset, or of those label images that show what it has.
+def examples_of(dataset: Any, split: str, max_bad_share: float) -> tuple[Examples | None, bool]:
+    """Count the examples of a built dataset, reading as few label images as will do.
+
+    Args:
+        dataset: The dataset, which may join others or wrap one.
+        split: 'train', 'val' or 'test'. A training needs two classes, an evaluation one.
+        max_bad_share: The share of images that may be unreadable.
 
     Returns:
         The examples, or None if there is nothing to count, and whether all images are counted.
@@ -142,34 +149,45 @@ def examples_of(dataset: Any) -> tuple[Examples | None, bool]:
     """
     inner = getattr(dataset, 'datasets', None) or [getattr(dataset, 'dataset', None)]
     if inner[0] is not None:
-        parts = [examples_of(part) for part in inner]
+        parts = [examples_of(part, split, max_bad_share) for part in inner]
     elif hasattr(dataset, 'examples'):
         parts = [(dataset.examples, True)]
     elif hasattr(dataset, 'scenes'):
-        parts = [(None, True)]
+        parts = [(None, False)]
     else:
-        parts = [_examples_read(dataset)]
+        parts = [_examples_read(dataset, split, max_bad_share)]
     counted = [examples for examples, _ in parts if examples is not None]
     total = sum(counted[1:], counted[0]) if counted else None
     return total, all(is_complete for _, is_complete in parts)
 
 
-def _examples_read(dataset: Any) -> tuple[Examples | None, bool]:
-    """Count the examples in a few images, and in more until there is something to learn."""
-    count, total = ExampleCounter(dataset), None
-    first = np.linspace(0, len(dataset) - 1, min(len(dataset), NUM_READ)).astype(int).tolist()
-    indices = [*first, *sorted({*range(len(dataset))} - {*first})]
-    for number, index in enumerate(indices):
-        can_learn = total is None or np.count_nonzero(total.counts) >= min(2, len(total.counts))
-        if number >= len(first) and can_learn:
-            return total, False
+def _examples_read(dataset: Any, split: str, max_bad_share: float) -> tuple[Examples | None, bool]:
+    """Count the examples in a few images, and read on until there is something to learn."""
+    count, total, num_bad = ExampleCounter(dataset), None, 0
+    first = dict.fromkeys(
+        np.linspace(0, len(dataset) - 1, min(len(dataset), NUM_READ)).astype(int).tolist()
+    )
+    others = (index for index in range(len(dataset)) if index not in first)
+    for number, index in enumerate(chain(first, others)):
+        if number >= len(first):
+            if total is None or _can_be_used(total, split):
+                return total, False
+            if number == len(first):
+                message = f'{split}: {number} label images show too few classes, so more are read'
+                print_log(message, 'current')
         try:
             examples = count(dataset.get_data_info(index))
         except Exception:  # the run reports a bad image when it loads it
+            num_bad += 1
             continue
         if examples is not None:
             total = examples if total is None else total + examples
-    return total, True
+    return total, total is not None and num_bad <= max_bad_share * len(dataset)
+
+
+def _can_be_used(examples: Examples, split: str) -> bool:
+    needed = min(2, len(examples.counts)) if split == 'train' else 1
+    return np.count_nonzero(examples.counts) >= needed
 
 
 def refusal(split: str, examples: Examples, classes: Sequence[str]) -> str:

@@ -188,8 +188,8 @@ class ImageSource(ABC):
     def _read(self, window: Window) -> np.ndarray: ...
 
 
-class ReadWithGaps(ImageSource):
-    """An image whose pixels are read together with which of them have data."""
+class SourceWithGaps(ImageSource):
+    """An image whose pixels and validity come from the same read."""
 
     def _read(self, window: Window) -> np.ndarray:
         pixels, valid = self._read_both(window)

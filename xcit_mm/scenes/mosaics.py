@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..processes import digest_of_file, shortened
 from .crs_names import crs_name
 from .geometry import Window, overlap, shifted
-from .image_source import ReadWithGaps, state_of_file
+from .image_source import SourceWithGaps, state_of_file
 from .levels import RESAMPLE, require_level
 from .no_data import NoData, has_data, of_bands, representable
 from .rasters import RASTERS, Raster
@@ -45,7 +45,7 @@ class Tile(NamedTuple):
     is_stored: bool = True
 
 
-class Mosaic(ReadWithGaps):
+class Mosaic(SourceWithGaps):
     """An image that consists of tiles. Each pixel is read from the first tile with data there.
 
     Pixels without such a tile have no data. The levels are those that all tiles have, if the tiles

@@ -8,7 +8,7 @@ import numpy as np
 from ..datasets.places import applied, are_laid_by_pixels, elsewhere, pixels_at
 from ..errors import UserError
 from .geometry import Window, tiles, whole
-from .image_source import ImageSource, ReadWithGaps
+from .image_source import ImageSource, SourceWithGaps
 from .image_views import ImageView
 
 PART = 512  # pixels; the side of the parts that are placed at a time
@@ -36,7 +36,7 @@ def laid_over(raster: ImageSource, image: ImageSource) -> ImageSource:
     raise UserError(elsewhere(raster.name, *places[:2], image.name, *places[2:]))
 
 
-class PlacedRaster(ReadWithGaps, ImageView):
+class PlacedRaster(SourceWithGaps, ImageView):
     """A raster on the pixels of an image with another grid or another reference system."""
 
     def __init__(self, raster: ImageSource, image: ImageSource) -> None:

@@ -9,7 +9,7 @@ from ..environment import require
 from ..file_headers import require_own_files
 from .blocks import require_small_blocks
 from .geometry import Window, tiles
-from .image_source import ReadWithGaps
+from .image_source import SourceWithGaps
 from .levels import require_level
 from .no_data import has_data
 from .pixel_sizes import pixel_size_of, to_full_size
@@ -22,7 +22,7 @@ SLIDES = ('.svs', '.ndpi', '.mrxs', '.scn', '.vms', '.vmu', '.bif', '.svslide', 
 MAX_SURVEYED, BLOCK = 2**22, 1024
 
 
-class Slide(ReadWithGaps):
+class Slide(SourceWithGaps):
     """A whole-slide image that openslide opens, at a level; 0 is its highest resolution.
 
     Areas that were not scanned have no data. Some scanners (MIRAX, Leica, Ventana) note the bounds

@@ -1,4 +1,4 @@
-"""Small datasets in other formats than COCO's."""
+"""Small datasets in formats other than COCO's."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Labels of LabelMe, CVAT and Label Studio that cannot be used are named in a sentence."""
+"""Each unusable label of LabelMe, CVAT and Label Studio is reported in one sentence."""
 
 import base64
 import io

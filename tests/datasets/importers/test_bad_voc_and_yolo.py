@@ -1,4 +1,4 @@
-"""Labels of VOC and YOLO that cannot be used are named in a sentence."""
+"""Each unusable label of VOC and YOLO is reported in one sentence."""
 
 import json
 import os
@@ -111,7 +111,7 @@ def test_a_bad_file_is_named(prepare, voc, yolo, name, content, message):
     assert code == 2 and '1 images or labels cannot be used' in error
     named = path.with_name('a.xml') if name.endswith('bmp') else path
     assert re.search(f'{named.name}.*: .*{message}', error), error
-    assert output == ''  # a single problem is said once
+    assert output == ''  # a single problem is reported only once
 
 
 @pytest.mark.parametrize(

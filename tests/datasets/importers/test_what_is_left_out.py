@@ -1,4 +1,4 @@
-"""Images and labels of VOC and YOLO that are not used are counted by their reasons."""
+"""Unused images and labels of VOC and YOLO are counted by reason."""
 
 import shutil
 import unicodedata

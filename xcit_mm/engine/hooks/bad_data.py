@@ -96,12 +96,14 @@ def _examine(runner: Runner) -> list[str]:
             problem = SampleCheck(runner.cfg, split, dataset.dataset)(0)
             if problem is not None:
                 raise UserError(f'{split} data: {problem.file}: {problem.kind}: {problem.detail}')
-        examples, is_complete = examples_of(dataset)
-        why = '' if examples is None else refusal(split, examples, dataset.metainfo['classes'])
-        if why and is_measured(runner.cfg, split):
+        if not is_measured(runner.cfg, split):
+            continue
+        examples, is_complete = examples_of(dataset, split, runner.cfg.max_bad_share)
+        if examples is None or not is_complete:
+            continue
+        counted[split], classes = examples, dataset.metainfo['classes']
+        if why := refusal(split, examples, classes):
             raise UserError(why)
-        if examples is not None and is_complete:
-            counted[split], classes = examples, dataset.metainfo['classes']
     return missing_classes(counted, classes) + few_predictions(runner.cfg, counted)
 
 

@@ -98,7 +98,7 @@ def _quantize(path: Path, images: Sequence[Callable[[], Tensor]]) -> None:
             path,
             Reader(),
             per_channel=True,
-            reduce_range=True,  # weights of 7 bits: without VNNI, sums of two products overflow
+            reduce_range=True,  # 7-bit weights: without VNNI, the sum of two products can overflow
             op_types_to_quantize=list(QUANTIZED),
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
