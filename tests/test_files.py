@@ -1,7 +1,9 @@
 """Files and folders that are written whole or not at all."""
 
 import errno
+import os
 from contextlib import nullcontext
+from itertools import count, islice
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -74,12 +76,13 @@ def test_more_files_than_a_process_may_open_are_written(tmp_path):
     resource = pytest.importorskip('resource', reason='Windows')
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = {tmp_path / f'{i}/{i}.txt': str(i).encode() for i in range(30)}
-    with Path('/dev/null').open('rb') as last:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (last.fileno() + 10, limits[1]))
-        try:
-            write_files(tmp_path, wanted)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    taken = {int(name) for name in os.listdir('/dev/fd')}
+    eleventh = next(islice((n for n in count() if n not in taken), 10, None))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (eleventh, limits[1]))  # ten more can be opened
+    try:
+        write_files(tmp_path, wanted)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     found = {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()}
     assert found == wanted
 
