@@ -1,7 +1,6 @@
 """Files and folders that are written whole or not at all."""
 
 import errno
-import os
 from contextlib import nullcontext
 from itertools import count, islice
 from pathlib import Path
@@ -76,7 +75,7 @@ def test_more_files_than_a_process_may_open_are_written(tmp_path):
     resource = pytest.importorskip('resource', reason='Windows')
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = {tmp_path / f'{i}/{i}.txt': str(i).encode() for i in range(30)}
-    taken = {int(name) for name in os.listdir('/dev/fd')}
+    taken = {int(path.name) for path in Path('/dev/fd').iterdir()}
     eleventh = next(islice((n for n in count() if n not in taken), 10, None))
     resource.setrlimit(resource.RLIMIT_NOFILE, (eleventh, limits[1]))  # ten more can be opened
     try:
