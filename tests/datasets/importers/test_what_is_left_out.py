@@ -59,7 +59,7 @@ def test_folders_of_voc_may_have_folders_inside(voc):
     for folder in ('JPEGImages', 'Annotations'):
         (voc / folder / 'cam1').mkdir()
         (file,) = (voc / folder).glob('b.*')
-        file.rename(voc / folder / f'cam1/a{file.suffix}')  # another file named a, in another folder
+        file.rename(voc / folder / f'cam1/a{file.suffix}')  # another file named a is elsewhere
     contents = read_contents(VocDataset(voc))
     assert [len(objects) for _, objects in contents.images.values()] == [1, 1]
     lists = voc / 'ImageSets/Main'
