@@ -31,6 +31,11 @@ def main() -> None:
         const='tensorboard',
         help='the same as --logger tensorboard',
     )
+    parser.add_argument(
+        '--graphs',
+        action='store_true',
+        help='replay CUDA graphs of backbone, neck and dense heads for sizes that come again',
+    )
     args = parser.parse_args()
 
     with cli.imports():
@@ -43,6 +48,7 @@ def main() -> None:
         trust_checkpoint=args.trust_checkpoint,
         options=args.cfg_options,
         loggers=args.logger,
+        graphs=args.graphs,
     )
 
 

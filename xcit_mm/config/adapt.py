@@ -76,6 +76,7 @@ def adapt_for_training(
     resume: bool = False,
     trust_checkpoint: bool = False,
     loggers: Sequence[str] = (),
+    graphs: bool = False,
 ) -> list[str]:
     """Edit a config for training on this machine, and return sentences for the log.
 
@@ -84,6 +85,8 @@ def adapt_for_training(
     options = options or {}
     notes = adapt(cfg) + use_folders_as_classes(cfg)
     cfg.default_hooks |= {name: dict(type=LOGGERS[name]) for name in loggers}
+    if graphs or cfg.get('graphs'):
+        cfg.default_hooks.setdefault('graphs', dict(type='GraphsHook'))
     notes += _limit_iterations(cfg, options) + _without_amp(cfg, options) + stream_in_dtype(cfg)
     notes += _without_gpus(cfg)
     if not resume and was_restarted() and has_checkpoints(cfg.work_dir):

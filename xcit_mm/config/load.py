@@ -30,7 +30,7 @@ RUNNER_ARGUMENTS = {
 # Names that xcit_mm reads; the others in a config have done their part when it is read.
 READ = RUNNER_ARGUMENTS | {
     *('custom_imports', 'data_help', 'data_root', 'max_bad_share', 'pretrained', 'runner_type'),
-    *('stream', 'trust_checkpoint', 'tta_model', 'tta_pipeline'),
+    *('graphs', 'stream', 'trust_checkpoint', 'tta_model', 'tta_pipeline'),
 }
 # The similarity to a part of a run at which another name is a misspelling of it. The helpers in the
 # configs of both zoos, such as val_evaluator_full, are less similar.

@@ -26,6 +26,7 @@ def train(
     trust_checkpoint: bool = False,
     options: Mapping[str, Any] | None = None,
     loggers: Sequence[str] = (),
+    graphs: bool = False,
 ) -> None:
     """Train a model, evaluate it, and log the metrics and where the files are.
 
@@ -41,6 +42,7 @@ def train(
         options: Dotted names and values that replace values of the config
             (see :func:`~xcit_mm.config.load.load_config`).
         loggers: Where losses and metrics are written as well: 'tensorboard', 'wandb', 'mlflow'.
+        graphs: Whether to replay CUDA graphs, as with ``graphs=True`` in the config.
 
     Raises:
         UserError: If the config, an option, the data or a checkpoint is wrong; if another run
@@ -50,7 +52,7 @@ def train(
     """
     cfg = load_config(config, options, work_dir, launcher)
     with config_errors(cfg, options):
-        notes = adapt_for_training(cfg, options, resume, trust_checkpoint, loggers)
+        notes = adapt_for_training(cfg, options, resume, trust_checkpoint, loggers, graphs)
         notes += check(cfg, 'train')
         with run_lock(cfg) as warnings, read_all_safely(cfg.trust_checkpoint):
             if not (cfg.get('resume') or cfg.get('load_from')):

@@ -1,6 +1,7 @@
 """A copy of a model for inference that shares weights with the model where it can."""
 
 import copy
+import logging
 import shutil
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from torch import nn
 
 from ..device import dtype_name
 from ..errors import DependencyError, UserError
+from ..graphs import GraphedModel
 from ..models.unmodified import CONVOLUTIONS, is_unmodified
 from .fpn import fuse_fpn
 from .heads import fold_batch_norms, fuse_roi_extractors
@@ -80,15 +82,17 @@ class FusedCopy:
     """The fused copy of a model in a dtype, rebuilt when the model has changed.
 
     With ``compiled``, ``torch.compile`` compiles the backbone and the neck of the copy for images
-    of any size at the first prediction. On a CPU, this needs a C++ compiler.
+    of any size at the first prediction. On a CPU, this needs a C++ compiler. With ``graphs``,
+    sizes of batches that come again replay CUDA graphs (:mod:`xcit_mm.graphs`).
     """
 
-    def __init__(self, dtype: torch.dtype, compiled: bool = False) -> None:
-        self.dtype, self.compiled = dtype, compiled
+    def __init__(self, dtype: torch.dtype, compiled: bool = False, graphs: bool = False) -> None:
+        self.dtype, self.compiled, self.graphs = dtype, compiled, graphs
         self._version: Hashable = None
 
     def __getstate__(self) -> dict[str, object]:
-        return dict(dtype=self.dtype, compiled=self.compiled, _version=None)  # without the copy
+        kept = dict(dtype=self.dtype, compiled=self.compiled, graphs=self.graphs)
+        return kept | dict(_version=None)  # without the copy
 
     @contextmanager
     def of(self, model: nn.Module) -> Iterator[nn.Module]:
@@ -98,6 +102,8 @@ class FusedCopy:
             self._copy, self._version = fuse(model, self.dtype), current
             if self.compiled:
                 _compile(self._copy)
+            if self.graphs:
+                GraphedModel(self._copy, logging.getLogger(__name__).warning).attach()
         device = next(model.parameters()).device.type
         with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
             yield self._copy

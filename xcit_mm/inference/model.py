@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -67,6 +68,7 @@ class Model:
         pipeline: The transforms of the config's test dataset.
         dtype: The dtype that predictions are computed in.
         compiled: Whether to compile the backbone and the neck with ``torch.compile``.
+        graphs: Whether sizes of batches that come again replay CUDA graphs.
         streamed_dtype: The dtype of large images, in which the tokens are, too.
     """
 
@@ -77,10 +79,11 @@ class Model:
     pipeline: Compose
     dtype: torch.dtype = torch.float32
     compiled: bool = False
+    graphs: bool = False
     streamed_dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
-        self._fused = FusedCopy(self.dtype, self.compiled)
+        self._fused = FusedCopy(self.dtype, self.compiled, self.graphs)
 
     def predict(self, image: ImageLike) -> Prediction:
         """Detect the objects of an image, or predict the classes or the heights of its pixels.
@@ -179,7 +182,9 @@ class Model:
     def _predict(self, data: dict[str, Any], images: list[np.ndarray]) -> list[Prediction]:
         names = self.classes, self.palette
         is_segmentation = self.task == 'segmentation'
-        with self._fused.of(self.module) as module, free_backbone_maps(module):
+        # Graphs keep their maps, and call no hook that could free them.
+        free = nullcontext if self.graphs else free_backbone_maps
+        with self._fused.of(self.module) as module, free(module):
             results = segment(module, data) if is_segmentation else module.test_step(data)
         if is_segmentation:
             dtype = np.uint8 if len(self.classes) <= 256 else np.int16
@@ -210,6 +215,7 @@ def load_model(
     full_size: bool = False,
     dtype: str | torch.dtype | None = None,
     compiled: bool = False,
+    graphs: bool = False,
 ) -> Model:
     """Build the model of a config with the weights of a checkpoint, to predict with.
 
@@ -228,6 +234,9 @@ def load_model(
             :meth:`Model.predict_large`.
         compiled: Whether to compile the backbone and the neck with ``torch.compile`` at the first
             prediction, which takes a minute. On a CPU, this needs a C++ compiler.
+        graphs: Whether backbone, neck and dense heads are captured as CUDA graphs when a size of
+            batches comes the second time, and replayed from then on. This needs a GPU, and memory
+            for up to 16 sizes.
 
     Raises:
         UserError: If the config, an option, the device or the dtype is invalid, or the checkpoint
@@ -262,7 +271,8 @@ def load_model(
     task = 'panoptic' if is_panoptic else TASKS[cfg.default_scope]
     task = task if has_classes else 'heights'
     dtypes = dict(dtype=computed_dtype, streamed_dtype=choose_dtype(dtype or 'float32', target))
-    return Model(task, *names, module.to(target), pipeline, compiled=compiled, **dtypes)
+    modes = dict(compiled=compiled, graphs=graphs)
+    return Model(task, *names, module.to(target), pipeline, **modes, **dtypes)
 
 
 def _test_pipeline(cfg: Config, full_size: bool) -> Compose:

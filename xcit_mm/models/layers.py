@@ -11,6 +11,7 @@ Section numbers refer to the paper (XCiT, arXiv 2106.09681).
 """
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -248,19 +249,35 @@ class XCABlock(RowsModule):
         self.gamma3 = nn.Parameter(torch.full((dim,), eta))
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Tensor, H: int, W: int, rows: Rows = ALONE) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        H: int,
+        W: int,
+        rows: Rows = ALONE,
+        draws: Sequence[Tensor | None] = (None, None, None),
+    ) -> Tensor:
         if rows is ALONE and is_in_place(self):
             return add_mlp_(self, add_attention_and_interaction(self, x, H, W, self.attn))
-        x = x + self._branch(rows, self.gamma1, self.attn, self.norm1(x))
-        x = x + self._branch(rows, self.gamma3, self.local_mp, self.norm3(x), H, W)
+        x = x + self._branch(rows, draws[0], self.gamma1, self.attn, self.norm1(x))
+        x = x + self._branch(rows, draws[1], self.gamma3, self.local_mp, self.norm3(x), H, W)
         x = rows.inner(x)
-        return x + self._branch(rows, self.gamma2, self.mlp, self.norm2(x))
+        return x + self._branch(rows, draws[2], self.gamma2, self.mlp, self.norm2(x))
 
-    def _branch(self, rows: Rows, gamma: Tensor, branch: nn.Module, *args: Any) -> Tensor:
+    def draws(self, x: Tensor, rows: Rows) -> tuple[Tensor | None, ...]:
+        """Draw what each branch of the tokens ``x`` is multiplied by, to recompute it alike."""
+        if not (self.training and self.drop_path.p):
+            return None, None, None
+        ones = x.new_ones(x.shape[0], 1, 1)
+        return tuple(rows.call(self.drop_path, ones) for _ in range(3))
+
+    def _branch(
+        self, rows: Rows, draw: Tensor | None, gamma: Tensor, branch: nn.Module, *args: Any
+    ) -> Tensor:
         # Scaling the last projection of the branch keeps one tensor less for the backward pass.
         # In float16 the initial gamma of 1e-5 times a weight would vanish.
         if computed_dtype(args[0]) == torch.float16 or not is_unmodified(branch, self.BRANCHES):
             y = gamma * rows.call(branch, *args)
         else:
             y = rows.call(branch, *args, scale=gamma)
-        return rows.call(self.drop_path, y)
+        return rows.call(self.drop_path, y) if draw is None else y * draw

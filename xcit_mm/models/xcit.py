@@ -1,6 +1,7 @@
 """XCiT as a backbone with four output maps, for mmdetection and mmsegmentation."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from mmengine.model import BaseModule
@@ -145,7 +146,9 @@ class XCiT(BaseModule):
         maps = []
         for i, block in enumerate(self.blocks[: self.out_indices[-1] + 1]):
             if self.with_cp:
-                x = recompute(rows.call, block, x, H, W, within=block, random=True)
+                # Numbers that are drawn in a CUDA graph cannot be drawn again in another one.
+                call = partial(rows.call, draws=block.draws(x, rows))
+                x = recompute(call, block, x, H, W, within=block, random=True)
             else:
                 x = rows.call(block, x, H, W)
             if i in self.out_indices[self.start_level :]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from .tracing import is_captured, is_transformed, replaced_tensors, without_transforms
+from .tracing import is_captured, is_recorded, is_transformed, replaced_tensors, without_transforms
 
 
 def recompute(
@@ -20,8 +20,8 @@ def recompute(
 
     The backward pass calls ``function`` again, up to the inputs of its last operation. It updates
     the statistics of the BatchNorm layers in ``within`` only once, and draws the same random
-    numbers again if ``random``. Under a transform, which does not support this, nothing is
-    recomputed.
+    numbers again if ``random``, unless a CUDA graph is recorded. Under a transform, which does not
+    support this, nothing is recomputed.
     """
     if not torch.is_grad_enabled() or is_captured() or is_transformed():
         return function(*args)
@@ -30,7 +30,7 @@ def recompute(
         function,
         *args,
         use_reentrant=False,
-        preserve_rng_state=random,
+        preserve_rng_state=random and not is_recorded(),
         context_fn=lambda: (nullcontext(), second),
     )
 

@@ -39,6 +39,11 @@ def is_captured() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
+def is_recorded() -> bool:
+    """Return whether the operations are recorded as a CUDA graph, which is replayed later."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def is_exported() -> bool:
     """Return whether the operations are recorded as a graph for inputs of any size."""
     return hasattr(torch.compiler, 'is_exporting') and torch.compiler.is_exporting()

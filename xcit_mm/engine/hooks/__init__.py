@@ -8,6 +8,7 @@ others replace, and every second without a batch ``while_training_waits`` and
 from . import (  # noqa: F401  registered when they are imported
     bad_data,
     collapse,
+    cuda_graphs,
     curves,
     describe,
     early_stopping,

@@ -5,6 +5,7 @@ and EMAHook 50; LoggerHook 60; ParamSchedulerHook 70; CheckpointHook 90. A ``pri
 replaces these numbers.
 """
 
+GRAPHS = 20  # no other hook may find or copy a model that is attached to graphs
 ROOM = 30  # before anything else is prepared
 NON_FINITE = 40  # before weights and statistics are averaged
 TEACHER = 45  # before the checkpoint, which holds it
