@@ -7,10 +7,12 @@ import pytest
 import torch
 from helpers import detectors, segmentors
 from helpers.graph_stand_in import StandIn, on_cpu
+from helpers.processes import in_processes
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from xcit_mm.benchmark.whole_models import _samples, _with_objects
-from xcit_mm.graphs import GraphedModel
+from xcit_mm.graphs import GraphedModel, model_parts
 
 
 class Network(nn.Module):
@@ -76,7 +78,7 @@ def train(
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     average = torch.optim.swa_utils.AveragedModel(
-        model, avg_fn=torch.optim.swa_utils.get_ema_avg_fn(0.5)
+        getattr(model, 'module', model), avg_fn=torch.optim.swa_utils.get_ema_avg_fn(0.5)
     )
     results = []
     for number, size in enumerate(sizes):
@@ -85,7 +87,7 @@ def train(
         if (number + 1) % accumulate == 0:
             optimizer.step()
             optimizer.zero_grad()
-            average.update_parameters(model)
+            average.update_parameters(getattr(model, 'module', model))
     states = [*model.state_dict().values(), *average.state_dict().values()]
     return results + [x.clone() for x in states]
 
@@ -362,3 +364,52 @@ def test_each_recording_of_a_stand_in_overwrites_the_others():
     x.fill_(2)
     replay_second()
     assert second.tolist() == [6, 6, 6] and first.isnan().all()
+
+
+def test_processes_average_the_gradients_of_replays(monkeypatch, tmp_path):
+    on_cpu(monkeypatch)
+    model = Network()
+
+    def in_process(rank: int) -> None:
+        def of_rank(model: nn.Module, size: int) -> Tensor:
+            torch.manual_seed(size + rank)
+            return model(image(size))
+
+        def trained(graphs: bool) -> list:
+            copied = copy.deepcopy(model)
+            copied.forward = copied.loss
+            wrapped = DistributedDataParallel(copied, find_unused_parameters=True)
+            captured = Notes().graphs(wrapped.module) if graphs else None
+            found = train(wrapped, of_rank, (8, 8, 12, 8, 12), captured)
+            assert captured is None or captured.counts == (10, 6)
+            return found
+
+        for value, wanted in zip(trained(True), trained(False), strict=True):
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(wanted))
+
+    in_processes(2, in_process, tmp_path)
+
+
+def test_parts_that_communicate_are_captured_without_an_eager_pass(monkeypatch):
+    recorders = on_cpu(monkeypatch)
+    monkeypatch.setattr(model_parts, 'get_world_size', lambda: 2)
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(Network()).eval()
+    calls = []
+    convolve = model.backbone[0].forward
+    model.backbone[0].forward = lambda x: (calls.append(1), convolve(x))[1]
+    graphs = Notes().graphs(model)
+    step(model, graphs, lambda: of_network(model, 8))
+    calls.clear()
+    step(model, graphs, lambda: of_network(model, 8))
+    assert recorders[0].recorded == 2
+    assert len(calls) == 2  # the capture and the replay, which is a call of the stand-in
+
+
+def test_a_scaled_loss_is_unscaled_as_without_graphs(monkeypatch):
+    on_cpu(monkeypatch)
+
+    def scaled(model: Network, size: int) -> Tensor:
+        with torch.autocast('cpu', torch.bfloat16, cache_enabled=False):
+            return 1024 * model.loss(image(size))
+
+    assert_same_training(Network(), scaled, (8, 8, 8))
