@@ -38,7 +38,7 @@ test: $(VENV)/installed-tests
 	$(PYTEST)
 
 test-all: $(VENV)/installed-tests
-	$(PYTEST) -m ''
+	$(PYTEST) -m 'not gpu'
 
 docs: $(VENV)/installed-docs
 	$(VENV)/bin/python -m sphinx -j auto -E -W --keep-going -c docs . build/docs
