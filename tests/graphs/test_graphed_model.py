@@ -240,6 +240,39 @@ def test_predictions_replay_graphs_without_gradients(monkeypatch):
     assert graphs.counts == (10, 6)
 
 
+def test_outputs_without_gradients_are_kept(monkeypatch):
+    on_cpu(monkeypatch)
+    model = Network().eval()
+    graphs = Notes().graphs(model)
+    graphs.attach()
+    first, second = image(8), image(8)
+    with torch.no_grad():
+        outputs = [model.extract_feat(x)[0] for x in (first, first, second)]
+        for x, output in zip((first, first, second), outputs, strict=True):
+            assert torch.equal(output, model.backbone(x))
+    assert graphs.parts[0].replays == 2
+
+
+def test_modes_that_alternate_are_captured_once_each(monkeypatch):
+    recorders = on_cpu(monkeypatch)
+    model = Network()
+    graphs = Notes().graphs(model)
+    graphs.attach()
+    for _ in range(4):
+        with torch.no_grad():
+            target = model.extract_feat(image(8))[0]
+        (model.extract_feat(image(8))[0] - target).square().sum().backward()
+    assert recorders[0].recorded == 3  # forward and backward, and forward without gradients
+    assert graphs.parts[0].replays == 6
+
+
+def test_a_model_without_such_parts_is_named(monkeypatch):
+    on_cpu(monkeypatch)
+    notes = Notes()
+    notes.graphs(nn.Sequential(nn.Linear(2, 2)))
+    assert notes == ['CUDA graphs: a Sequential has no backbone that could be captured']
+
+
 def test_nothing_is_captured_without_a_gpu():
     notes = Notes()
     graphs = notes.graphs(Network())

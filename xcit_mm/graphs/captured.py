@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from ..waits import counted
-from .gradients import Gradients, reached_parameters
+from .flat_gradients import Gradients, reached_parameters
 from .recorder import Recorder
 
 # The largest difference from an eager pass, relative to the norm of all outputs or all gradients.
@@ -32,9 +32,9 @@ class Pass:
 class Captured:
     """A function of tensors of one size, captured forward and, if gradients are enabled, backward.
 
-    A call copies its tensors into static tensors, replays the graph and returns static outputs,
-    which the next replay overwrites. The gradients of parameters are copies: they are accumulated,
-    averaged and clipped as always.
+    A call copies its tensors into static tensors and replays the graph. Outputs without gradients
+    are copies. Those with gradients are static, and the next replay overwrites them. The gradients
+    of parameters are copies: they are accumulated, averaged and clipped as always.
 
     A capture leaves random numbers and the buffers of modules as they are. Before, an eager pass
     must not wait for the device. Afterwards, its outputs and gradients are compared with those of
@@ -67,6 +67,7 @@ class Captured:
     ) -> None:
         self._inputs = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
         self._computation = _Computation(function, self._inputs, spec)
+        self._cotangents: list[Tensor] | None = None  # of the differentiable outputs
         with _undone(modules, inputs[0].device) as undo:
             expected = None if communicates else self._compute_eagerly(modules)
             undo()
@@ -78,7 +79,8 @@ class Captured:
     def __call__(self, inputs: Sequence[Tensor]) -> tuple[Any, Pass | None]:
         """Return the outputs, and the pass that awaits its backward pass, if there is one."""
         if not self._differentiable:
-            return self._computation.structured(self._replay_forward(inputs)), None
+            outputs = self._replay_forward(inputs)
+            return self._computation.structured([x.clone() for x in outputs]), None
         this = Pass()
         outputs = _Replay.apply(self, this, *inputs, *self._parameters)
         return self._computation.structured(outputs), this
@@ -123,7 +125,8 @@ class Captured:
             return [found[x] for x in self._with_gradient]
 
         self._outputs, self._forward = recorder.record(forward)
-        self._set_cotangents(self._live)
+        if self._cotangents is None:  # those of the eager pass are compared
+            self._set_cotangents(self._live)
         if self._differentiable:
             inputs = dict.fromkeys(self._inputs)
             parameters = tuple(p for p in reached_parameters(self._live) if p not in inputs)

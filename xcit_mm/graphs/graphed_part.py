@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten
 
 from ..errors import is_out_of_memory, reason
 from .captured import Captured, CaptureError, Pass
-from .gradients import Gradients
+from .flat_gradients import Gradients
 from .recorder import Recorder
 
 
@@ -91,11 +91,12 @@ class GraphedPart:
         if any(map(_has_hooks, modules)):
             self._give_up('a module has a hook, which a graph would not call')
             return None
-        layout = _layout(modules, inputs[0].device.type)
-        if layout != self._layout:  # parameters were replaced or frozen, or the mode has changed
+        layout = _layout(modules)
+        if layout != self._layout:  # parameters were replaced or frozen, or training began or ended
             self.forget()
             self._layout = layout
-        size = tuple((x.shape, x.dtype, x.requires_grad) for x in inputs), str(spec)
+        tensors = tuple((x.shape, x.dtype, x.requires_grad) for x in inputs)
+        size = tensors, str(spec), _mode(inputs[0].device.type)
         self._counts[size] += 1
         if size not in self._captured and self._makes_room_for(size):
             self._capture(size, inputs, spec, modules)
@@ -146,12 +147,15 @@ def _has_hooks(module: nn.Module) -> bool:
     )
 
 
-def _layout(modules: list[nn.Module], device: str) -> Hashable:
-    """Return what a graph depends on besides the size of its inputs."""
+def _mode(device: str) -> Hashable:
+    gradients = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    return gradients, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+
+
+def _layout(modules: list[nn.Module]) -> Hashable:
+    """Return what all graphs depend on."""
     parameters = (p for m in modules for p in m._parameters.values() if p is not None)
     return (
         tuple(module.training for module in modules),
         tuple((p.data_ptr(), p.requires_grad) for p in parameters),
-        (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
-        (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)),
     )

@@ -45,6 +45,9 @@ class GraphedModel:
             self.parts.append(GraphedPart(name, function, owner, *arguments))
             self._owners.append((owner, method, vars(owner).get(method)))
 
+        if not self.parts:
+            note(f'CUDA graphs: a {type(model).__name__} has no backbone that could be captured')
+
     @property
     def num_sizes(self) -> int:
         return max((part.num_sizes for part in self.parts), default=0)
