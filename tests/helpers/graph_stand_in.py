@@ -12,7 +12,8 @@ import xcit_mm.graphs.model_parts
 class StandIn:
     """Calls the function again where a graph would be replayed, and copies into static tensors.
 
-    The memory of all other graphs of the pool is overwritten, as if the graphs shared all of it.
+    A recording computes no values and draws no random numbers, as far as its caller can see. The
+    memory of all other graphs of the pool is overwritten, as if the graphs shared all of it.
     """
 
     def __init__(self) -> None:
@@ -28,15 +29,17 @@ class StandIn:
         if self.fails is not None:
             error, self.fails = self.fails, None
             raise error
+        state = torch.get_rng_state()
         tensors = [x.detach().clone() for x in function()]
+        torch.set_rng_state(state)
         pool = self._pool
         pool.append(tensors)
+        _overwrite(tensors)
 
         def replay() -> None:
             for others in pool:
-                for x in others if others is not tensors else ():
-                    if x.is_floating_point():
-                        x.fill_(math.nan)
+                if others is not tensors:
+                    _overwrite(others)
             for static, x in zip(tensors, function(), strict=True):
                 static.copy_(x.detach())
 
@@ -47,6 +50,12 @@ class StandIn:
 
     def forget(self) -> None:
         self._pool: list[list[Tensor]] = []
+
+
+def _overwrite(tensors: list[Tensor]) -> None:
+    for x in tensors:
+        if x.is_floating_point():
+            x.fill_(math.nan)
 
 
 def on_cpu(monkeypatch) -> list[StandIn]:
