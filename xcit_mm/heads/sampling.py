@@ -54,6 +54,11 @@ def sample(sampler: RandomSampler, assigned: Tensor) -> tuple[Sampled, Sampled]:
 
 
 def _draw(candidates: Tensor, number: int) -> Sampled:
-    keys = torch.rand(candidates.shape, device=candidates.device).masked_fill_(~candidates, 2)
+    keys = _keys_like(candidates).masked_fill_(~candidates, 2)
     keys, index = keys.topk(min(number, keys.shape[1]), dim=1, largest=False)
     return Sampled(index, keys < 2)
+
+
+def _keys_like(candidates: Tensor) -> Tensor:
+    """Draw a number in [0, 1) for each candidate (B, N)."""
+    return torch.rand(candidates.shape, device=candidates.device)

@@ -1,0 +1,190 @@
+"""Losses, gradients and proposals equal those of mmdet's RPNHead, given the same samples."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from helpers import relative_error
+from mmengine.config import ConfigDict
+from mmengine.structures import InstanceData
+
+from xcit_mm.environment import require_framework
+
+require_framework('mmdet')
+
+from mmdet.models.dense_heads import RPNHead  # noqa: E402
+from mmdet.models.task_modules.samplers import RandomSampler  # noqa: E402
+from mmdet.structures import DetDataSample  # noqa: E402
+
+from xcit_mm.config.load import load_config  # noqa: E402
+from xcit_mm.heads import sampling  # noqa: E402
+from xcit_mm.heads.batched_rpn_head import BatchedRPNHead  # noqa: E402
+from xcit_mm.waits import counted  # noqa: E402
+
+STRIDES = 4, 8, 16, 32, 64
+CHANNELS = 8
+ALL = dict(type='RandomSampler', num=10**6, pos_fraction=0.5, add_gt_as_proposals=False)
+CFG = load_config('configs/mask_rcnn_xcit_s12_16_3x.py').model
+
+
+def head(kind: type[RPNHead], train: dict | None = None, **options) -> RPNHead:
+    cfg = copy.deepcopy(CFG.rpn_head)
+    cfg.pop('type')
+    cfg.update(in_channels=CHANNELS, feat_channels=CHANNELS, **options)
+    train_cfg = ConfigDict(CFG.train_cfg.rpn | (train or {}))
+    torch.manual_seed(0)
+    module = kind(**cfg, train_cfg=train_cfg, test_cfg=CFG.test_cfg.rpn)
+    for parameter in module.parameters():  # scores far enough apart for one order
+        torch.nn.init.normal_(parameter, std=0.2)
+    return module
+
+
+def maps(size: tuple[int, int], batch: int = 2) -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    sides = [tuple(-(-side // stride) for side in size) for stride in STRIDES]
+    return [torch.randn(batch, CHANNELS, *each, requires_grad=True) for each in sides]
+
+
+def samples(counts: tuple[int, ...], size: tuple[int, int], shapes=None) -> list[DetDataSample]:
+    torch.manual_seed(2)
+    made = []
+    for i, count in enumerate(counts):
+        shape = shapes[i] if shapes else size
+        corners = torch.rand(count, 2) * torch.tensor([shape[1] - 40.0, shape[0] - 40.0])
+        boxes = torch.cat((corners, corners + 8 + 60 * torch.rand(count, 2)), dim=1)
+        sample = DetDataSample(metainfo=dict(img_shape=shape, pad_shape=shape))
+        sample.gt_instances = InstanceData(bboxes=boxes, labels=torch.zeros(count).long())
+        made.append(sample)
+    return made
+
+
+def same_draws(monkeypatch) -> None:
+    """Let both kinds of sampling take the candidates with the smallest of common keys."""
+    keys = torch.rand(300_000)
+
+    def keys_like(candidates: torch.Tensor) -> torch.Tensor:
+        return keys[: candidates.shape[1]].expand(candidates.shape).clone()
+
+    monkeypatch.setattr(sampling, '_keys_like', keys_like)
+
+    def choose(self, gallery, num):
+        return gallery[keys[gallery].topk(num, largest=False).indices]
+
+    monkeypatch.setattr(RandomSampler, 'random_choice', choose)
+
+
+def computed(module: RPNHead, size: tuple[int, int], batch: list[DetDataSample], **cfg):
+    x = maps(size, len(batch))
+    proposal_cfg = ConfigDict(CFG.train_cfg.rpn_proposal | cfg)
+    losses, proposals = module.loss_and_predict(x, batch, proposal_cfg)
+    totals = {name: sum(value) for name, value in losses.items()}
+    module.zero_grad()
+    sum(totals.values()).backward()
+    gradients = [p.grad for p in module.parameters()] + [each.grad for each in x]
+    return totals, gradients, proposals
+
+
+def assert_same_proposals(ours: list[InstanceData], theirs: list[InstanceData]) -> None:
+    """Boxes of equal scores may come in another order."""
+    for found, wanted in zip(ours, theirs, strict=True):
+        assert found.labels.equal(wanted.labels) or not len(wanted)
+        rows = (torch.cat((x.bboxes, x.scores[:, None]), dim=1) for x in (found, wanted))
+        found, wanted = (sorted(x.tolist(), key=lambda r: (round(r[4], 6), r[0])) for x in rows)
+        assert np.allclose(found, wanted, rtol=1e-5, atol=1e-3) and len(found) == len(wanted)
+
+
+@pytest.mark.parametrize(
+    ('counts', 'shapes'),
+    [
+        ((8, 3), None),
+        ((0, 5), None),
+        ((0, 0), None),
+        ((30,), None),
+        ((4, 9, 2), ((192, 256), (160, 200), (192, 100))),  # padded images
+    ],
+)
+@pytest.mark.parametrize(
+    ('train', 'options'),
+    [
+        ({}, {}),
+        # mmdet numbers the anchors inside of an image, so all of them are sampled.
+        (dict(allowed_border=0, pos_weight=2.0, sampler=ALL), {}),
+        ({}, dict(loss_bbox=dict(type='SmoothL1Loss', beta=1 / 9, loss_weight=2.0))),
+    ],
+)
+def test_losses_gradients_and_proposals_equal_those_of_mmdet(
+    monkeypatch, counts, shapes, train, options
+):
+    same_draws(monkeypatch)
+    size = 192, 256
+    train = train | (dict(sampler=ALL) if shapes else {})
+    ours, theirs = (
+        computed(head(kind, train, **options), size, samples(counts, size, shapes))
+        for kind in (BatchedRPNHead, RPNHead)
+    )
+    assert ours[0].keys() == theirs[0].keys()
+    for name, wanted in theirs[0].items():
+        assert relative_error(ours[0][name], wanted) < 1e-6 or wanted == ours[0][name] == 0, name
+    for found, wanted in zip(ours[1], theirs[1], strict=True):
+        assert relative_error(found, wanted) < 1e-5 or not wanted.any()
+    assert_same_proposals(ours[2], theirs[2])
+
+
+@pytest.mark.parametrize(
+    'cfg',
+    [dict(min_bbox_size=-1), dict(min_bbox_size=40), dict(min_bbox_size=1e4), dict(nms_pre=-1)],
+)
+def test_proposals_of_other_options_equal_those_of_mmdet(monkeypatch, cfg):
+    same_draws(monkeypatch)
+    size = 96, 128
+    ours, theirs = (
+        computed(head(kind), size, samples((3, 1), size), **cfg)[2]
+        for kind in (BatchedRPNHead, RPNHead)
+    )
+    assert_same_proposals(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ('options', 'cfg'),
+    [
+        (dict(loss_bbox=dict(type='GIoULoss'), reg_decoded_bbox=True), {}),
+        ({}, dict(nms=dict(type='soft_nms', iou_threshold=0.7))),
+    ],
+)
+def test_what_is_computed_by_mmdet_itself(monkeypatch, options, cfg):
+    monkeypatch.setattr(BatchedRPNHead, '_losses', None)
+    size = 96, 128
+    losses, _, _ = computed(head(BatchedRPNHead, **options), size, samples((3, 1), size), **cfg)
+    assert len(losses) == 2
+
+
+def test_it_starts_less_than_half_of_the_operators_and_waits_in_nms_only():
+    size = 800, 1344
+    counts = {}
+    for kind in (RPNHead, BatchedRPNHead):
+        module, batch = head(kind), samples((8, 8), size)
+        x = maps(size)
+        for _ in range(2):  # the anchors of a size are kept
+            outs = module(x)
+            module.forward = lambda _, outs=outs: outs
+            with counted() as operations:
+                module.loss_and_predict(x, batch, CFG.train_cfg.rpn_proposal)
+        counts[kind] = operations
+    ours, theirs = counts[BatchedRPNHead], counts[RPNHead]
+    print(ours.started.total(), ours.waits, theirs.started.total(), theirs.waits)
+    assert theirs.started.total() > 600 and theirs.waits.total() > 30
+    assert 2 * ours.started.total() < theirs.started.total()
+    assert dict(ours.waits) == {'nms': 2}
+
+
+def test_its_state_has_the_names_of_mmdets():
+    assert head(BatchedRPNHead).state_dict().keys() == head(RPNHead).state_dict().keys()
+
+
+def test_proposals_in_16_bits_are_computed_in_float32():
+    size = 96, 128
+    with torch.autocast('cpu', torch.bfloat16):
+        losses, _, proposals = computed(head(BatchedRPNHead), size, samples((3, 1), size))
+    assert all(loss.isfinite() for loss in losses.values())
+    assert proposals[0].bboxes.dtype == proposals[0].scores.dtype == torch.float32
