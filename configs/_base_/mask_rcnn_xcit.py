@@ -7,7 +7,7 @@ model = dict(
     data_preprocessor=dict(pad_mask=True),
     neck=dict(type='FPN', in_channels=[384] * 4, out_channels=256, num_outs=5),
     rpn_head=dict(
-        type='RPNHead',
+        type='BatchedRPNHead',
         in_channels=256,
         feat_channels=256,
         anchor_generator=dict(

@@ -149,7 +149,8 @@ DETRS = {
         (
             'cascade_mask_rcnn_xcit_s12_16_3x',
             'convnext/cascade-mask-rcnn_convnext-t-p4-w7_fpn_4conv1fc-giou_amp-ms-crop-3x_coco.py',
-            r'.*norm_cfg\..*',  # sync_bn of default_runtime.py makes it SyncBN
+            # sync_bn of default_runtime.py makes it SyncBN; our head computes the same.
+            r'.*norm_cfg\..*|rpn_head\.type',
         ),
         *((name, file, '') for name, file in DETRS.items()),
         ('rtmdet_xcit_s12_16_3x', 'rtmdet/rtmdet_l_swin_b_4xb32-100e_coco.py', r'use_syncbn'),

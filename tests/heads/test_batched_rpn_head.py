@@ -18,7 +18,7 @@ from mmdet.models.task_modules.samplers import RandomSampler  # noqa: E402
 from mmdet.structures import DetDataSample  # noqa: E402
 
 from xcit_mm.config.load import load_config  # noqa: E402
-from xcit_mm.heads import sampling  # noqa: E402
+from xcit_mm.heads import random_samples  # noqa: E402
 from xcit_mm.heads.batched_rpn_head import BatchedRPNHead  # noqa: E402
 from xcit_mm.waits import counted  # noqa: E402
 
@@ -66,7 +66,7 @@ def same_draws(monkeypatch) -> None:
     def keys_like(candidates: torch.Tensor) -> torch.Tensor:
         return keys[: candidates.shape[1]].expand(candidates.shape).clone()
 
-    monkeypatch.setattr(sampling, '_keys_like', keys_like)
+    monkeypatch.setattr(random_samples, '_keys_like', keys_like)
 
     def choose(self, gallery, num):
         return gallery[keys[gallery].topk(num, largest=False).indices]

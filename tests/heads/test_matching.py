@@ -13,7 +13,7 @@ from mmdet.models.task_modules.samplers import RandomSampler  # noqa: E402
 
 from xcit_mm.heads import matching  # noqa: E402
 from xcit_mm.heads.matching import can_match, match, pad_objects  # noqa: E402
-from xcit_mm.heads.sampling import can_sample, sample  # noqa: E402
+from xcit_mm.heads.random_samples import can_sample, sample  # noqa: E402
 from xcit_mm.waits import counted  # noqa: E402
 
 RPN = dict(pos_iou_thr=0.7, neg_iou_thr=0.3, min_pos_iou=0.3)

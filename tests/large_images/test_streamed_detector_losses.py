@@ -99,6 +99,7 @@ def test_an_image_of_one_tile_has_the_loss_of_mmdet(name, boxes, models, monkeyp
     tokens, maps = maps_of(passes)
     with monkeypatch.context() as patched:
         patched.setattr(model, 'extract_feat', lambda _: model.neck(maps))
+        as_in_mmdet(patched)  # which draws the random samples of a stream, too
         torch.manual_seed(3)
         expected = model.loss(None, [copy.deepcopy(sample)])
     model.zero_grad()
@@ -109,6 +110,14 @@ def test_an_image_of_one_tile_has_the_loss_of_mmdet(name, boxes, models, monkeyp
     found, of_tokens = streamed(model, passes, sample)
     assert_same_losses(found, expected)
     assert_gradients(model, of_tokens, wanted, tokens)
+
+
+def as_in_mmdet(patched) -> None:
+    from mmdet.models.dense_heads import RPNHead
+
+    from xcit_mm.heads.batched_rpn_head import BatchedRPNHead
+
+    patched.setattr(BatchedRPNHead, 'loss_and_predict', RPNHead.loss_and_predict)
 
 
 def assert_same_losses(

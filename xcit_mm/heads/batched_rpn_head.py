@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from .anchor_grids import AnchorGrid, AnchorGrids
 from .box_deltas import can_code, decode, encode
 from .matching import can_match, match, pad_objects
-from .sampling import can_sample, sample
+from .random_samples import can_sample, sample
 from .transfers import to_device
 
 NMS_OPTIONS = {'type', 'iou_threshold'}
@@ -31,7 +31,7 @@ class BatchedRPNHead(RPNHead):
 
     A training step starts a fifth of the operators, and waits for the GPU only in the non-maximum
     suppression of each image. Losses equal those of ``RPNHead`` for the same samples, which are
-    drawn from other random numbers (:mod:`xcit_mm.heads.sampling`). In 16 bits, anchors and
+    drawn from other random numbers (:mod:`xcit_mm.heads.random_samples`). In 16 bits, anchors and
     proposals are computed in float32. Predictions, and trainings with other assigners, samplers,
     coders or losses than those of the recipes, are computed by ``RPNHead`` itself.
 

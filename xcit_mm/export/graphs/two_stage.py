@@ -21,7 +21,10 @@ class TwoStageGraph(ThresholdGraph):
     """
 
     NARROW = ('backbone', 'neck', 'rpn_head', 'roi_head.bbox_head', 'roi_head.mask_head')
-    HEADS = {'rpn_head': ('RPNHead',), 'roi_head': ('StandardRoIHead', 'CascadeRoIHead')}
+    HEADS = {
+        'rpn_head': ('RPNHead', 'BatchedRPNHead'),
+        'roi_head': ('StandardRoIHead', 'CascadeRoIHead'),
+    }
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model, model.test_cfg.rcnn)
