@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import relative_error
+from helpers.same_draws import same_draws
 from mmengine.config import ConfigDict
 from mmengine.structures import InstanceData
 
@@ -14,11 +15,9 @@ from xcit_mm.environment import require_framework
 require_framework('mmdet')
 
 from mmdet.models.dense_heads import RPNHead  # noqa: E402
-from mmdet.models.task_modules.samplers import RandomSampler  # noqa: E402
 from mmdet.structures import DetDataSample  # noqa: E402
 
 from xcit_mm.config.load import load_config  # noqa: E402
-from xcit_mm.heads import random_samples  # noqa: E402
 from xcit_mm.heads.batched_rpn_head import BatchedRPNHead  # noqa: E402
 from xcit_mm.waits import counted  # noqa: E402
 
@@ -57,21 +56,6 @@ def samples(counts: tuple[int, ...], size: tuple[int, int], shapes=None) -> list
         sample.gt_instances = InstanceData(bboxes=boxes, labels=torch.zeros(count).long())
         made.append(sample)
     return made
-
-
-def same_draws(monkeypatch) -> None:
-    """Let both kinds of sampling take the candidates with the smallest of common keys."""
-    keys = torch.rand(300_000)
-
-    def keys_like(candidates: torch.Tensor) -> torch.Tensor:
-        return keys[: candidates.shape[1]].expand(candidates.shape).clone()
-
-    monkeypatch.setattr(random_samples, '_keys_like', keys_like)
-
-    def choose(self, gallery, num):
-        return gallery[keys[gallery].topk(num, largest=False).indices]
-
-    monkeypatch.setattr(RandomSampler, 'random_choice', choose)
 
 
 def computed(module: RPNHead, size: tuple[int, int], batch: list[DetDataSample], **cfg):

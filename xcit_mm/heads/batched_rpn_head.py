@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 from mmdet.models.dense_heads import RPNHead
-from mmdet.models.losses import CrossEntropyLoss, L1Loss, SmoothL1Loss
-from mmdet.models.losses.smooth_l1_loss import l1_loss, smooth_l1_loss
+from mmdet.models.losses import CrossEntropyLoss
 from mmdet.models.utils import unpack_gt_instances
 from mmengine.registry import MODELS
 from mmengine.structures import InstanceData
@@ -15,7 +14,8 @@ from torch.nn import functional as F
 
 from .anchor_grids import AnchorGrid, AnchorGrids
 from .box_deltas import can_code, decode, encode
-from .matching import can_match, match, pad_objects
+from .box_losses import box_loss, can_compute
+from .matching import are_plain, can_match, match, pad_objects
 from .random_samples import can_sample, sample
 from .transfers import to_device
 
@@ -51,7 +51,9 @@ class BatchedRPNHead(RPNHead):
         """Return the losses and the proposals of images; see mmdet's ``BaseDenseHead``."""
         objects, ignored, infos = unpack_gt_instances(batch_data_samples)
         cfg = proposal_cfg or self.test_cfg
-        if not (self._is_batched() and _is_plain(cfg) and _are_plain(objects, ignored, self)):
+        if not (
+            self._is_batched() and _is_plain(cfg) and are_plain(self.assigner, objects, ignored)
+        ):
             return super().loss_and_predict(x, batch_data_samples, proposal_cfg)
         logits, deltas = self(x)
         grid = self._grids.of(self.prior_generator, logits)
@@ -73,7 +75,7 @@ class BatchedRPNHead(RPNHead):
             and can_sample(self.sampler)
             and can_code(self.bbox_coder)
             and type(self.loss_cls) is CrossEntropyLoss
-            and type(self.loss_bbox) in (L1Loss, SmoothL1Loss)
+            and can_compute(self.loss_bbox)
         )
 
     def _losses(
@@ -92,15 +94,15 @@ class BatchedRPNHead(RPNHead):
             number = positive.gather(assigned).sub_(1).clamp_(min=0)  # of the object
             found = boxes.gather(1, number[..., None].expand(-1, -1, 4))
             targets = encode(self.bbox_coder, grid.boxes[positive.index], found)
-            is_positive = positive.are_valid[..., None]
-            targets = targets.where(is_positive, 0)
+            is_positive = positive.are_valid
+            targets = targets.where(is_positive[..., None], 0)
             # As mmdet counts them: at least one positive and one negative sample of each image.
             counts = (each.are_valid.sum(dim=1).clamp(min=1).sum() for each in (positive, negative))
             count = sum(counts)
             weight = self.train_cfg.get('pos_weight', -1)
             weights = positive.are_valid * (weight if weight > 0 else 1.0)
             weights = torch.cat((weights, negative.are_valid), dim=1)
-            labels = torch.cat((is_positive[..., 0], torch.zeros_like(negative.are_valid)), dim=1)
+            labels = torch.cat((is_positive, torch.zeros_like(negative.are_valid)), dim=1)
             index = torch.cat((positive.index, negative.index), dim=1)
         chosen = logits.gather(1, index).flatten()
         loss_cls = self.loss_cls(
@@ -166,28 +168,7 @@ class BatchedRPNHead(RPNHead):
         return InstanceData(bboxes=boxes[kept], scores=scores[kept], labels=labels)
 
 
-def box_loss(
-    loss: L1Loss | SmoothL1Loss, deltas: Tensor, targets: Tensor, weight: Tensor, count: Tensor
-) -> Tensor:
-    """Return mmdet's loss, which would wait to find out whether any weight is positive."""
-    options = dict(reduction=loss.reduction, avg_factor=count)
-    weight = weight.expand_as(targets).to(deltas.dtype)
-    if isinstance(loss, SmoothL1Loss):
-        return loss.loss_weight * smooth_l1_loss(deltas, targets, weight, beta=loss.beta, **options)
-    return loss.loss_weight * l1_loss(deltas, targets, weight, **options)
-
-
 def _is_plain(cfg: Any) -> bool:
     """Return whether proposals are chosen by mmcv's plain NMS."""
     nms = cfg.get('nms') or {}
     return nms.get('type', 'nms') == 'nms' and nms.keys() <= NMS_OPTIONS and 'max_per_img' in cfg
-
-
-def _are_plain(
-    objects: Sequence[InstanceData], ignored: Sequence[InstanceData | None], head: RPNHead
-) -> bool:
-    """Return whether objects are tensors, and no regions are ignored."""
-    uses_ignored = head.assigner.ignore_iof_thr > 0
-    return all(isinstance(each.bboxes, Tensor) for each in objects) and not (
-        uses_ignored and any(each is not None and len(each) for each in ignored)
-    )

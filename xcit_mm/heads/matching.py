@@ -9,6 +9,8 @@ from mmengine.structures import InstanceData
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from .transfers import to_device
+
 IGNORED, BACKGROUND = -1, 0
 # Overlaps of one call: more than these are computed image by image, in 0.6 GB at most.
 MAX_OVERLAPS = 2**24
@@ -26,15 +28,33 @@ def can_match(assigner: object) -> bool:
     )
 
 
+def are_plain(
+    assigner: MaxIoUAssigner,
+    objects: Sequence[InstanceData],
+    ignored: Sequence[InstanceData | None],
+) -> bool:
+    """Return whether boxes are tensors, and no region is ignored."""
+    if assigner.ignore_iof_thr > 0 and any(each is not None and len(each) for each in ignored):
+        return False
+    return all(isinstance(each.bboxes, Tensor) for each in objects)
+
+
 def pad_objects(objects: Sequence[InstanceData]) -> tuple[Tensor, Tensor, Tensor]:
     """Return boxes (B, G, 4), labels (B, G) and which of them exist (B, G), G >= 1."""
+    boxes, labels = ([getattr(each, name) for each in objects] for name in ('bboxes', 'labels'))
     # One object that does not exist gives the tensors their size where no image has any.
-    none = objects[0].bboxes.new_zeros(1, 4)
-    boxes = pad_sequence([none, *(each.bboxes for each in objects)], batch_first=True)[1:]
-    labels = pad_sequence([none[:, 0].long(), *(each.labels for each in objects)], batch_first=True)
-    exist = [each.labels.new_ones(len(each), dtype=torch.bool) for each in objects]
-    exist = pad_sequence([none[:, 0].bool(), *exist], batch_first=True)
-    return boxes, labels[1:], exist[1:]
+    blank = boxes[0].new_zeros(1, 4), labels[0].new_zeros(1)
+    padded = (
+        pad_sequence([none, *values], batch_first=True)[1:]
+        for none, values in zip(blank, (boxes, labels), strict=True)
+    )
+    return *padded, first_ones([len(each) for each in objects], boxes[0].device)
+
+
+def first_ones(counts: Sequence[int], device: torch.device) -> Tensor:
+    """Return (B, N) bool whose rows begin with these numbers of ones, N the largest one or 1."""
+    place = torch.arange(max(1, *counts), device=device)
+    return place < to_device(counts, torch.long, device)[:, None]
 
 
 def match(
@@ -65,7 +85,7 @@ def match(
     overlaps = overlaps.where(exist[..., None] & are_valid[:, None], -1)
     best, nearest = overlaps.max(dim=1)
     best = best.clamp_(min=0)  # without objects, everything is background
-    assigned = torch.where(best < assigner.neg_iou_thr, BACKGROUND, IGNORED)
+    assigned = (best < assigner.neg_iou_thr).long() + IGNORED  # or BACKGROUND
     assigned = torch.where(best >= assigner.pos_iou_thr, nearest + 1, assigned)
     if assigner.match_low_quality:
         highest, place = overlaps.max(dim=2, keepdim=True)  # of each object

@@ -1,0 +1,195 @@
+"""The losses of the heads of regions for all images at once."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from mmdet.models.losses import CrossEntropyLoss, accuracy
+from mmdet.models.roi_heads import StandardRoIHead
+from mmdet.models.roi_heads.bbox_heads import BBoxHead
+from mmdet.models.roi_heads.mask_heads import FCNMaskHead
+from mmdet.models.roi_heads.roi_extractors import SingleRoIExtractor
+from mmdet.models.utils import unpack_gt_instances
+from mmengine.registry import MODELS
+from mmengine.structures import InstanceData
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from .box_deltas import can_code, encode
+from .box_losses import box_loss, can_compute
+from .mask_targets import are_bitmaps, mask_targets, on_device
+from .matching import IGNORED, are_plain, can_match, first_ones, match, pad_objects
+from .random_samples import can_sample, sample
+from .regions import Regions, by_level
+from .transfers import to_device
+
+BOX_METHODS = 'loss', 'loss_and_target', 'get_targets', '_get_targets_single'
+MASK_METHODS = 'loss_and_target', 'get_targets'
+
+
+@MODELS.register_module()
+class BatchedRoIHead(StandardRoIHead):
+    """mmdet's StandardRoIHead, whose losses are computed for all images at once.
+
+    A training step waits for the GPU once, for the numbers of samples on each level. Losses equal
+    those of ``StandardRoIHead`` for the same samples, which are drawn from other random numbers
+    (:mod:`xcit_mm.heads.random_samples`). In 16 bits, regions keep their corners in float32.
+    Predictions, and trainings with other parts than those of the recipes, are computed by
+    ``StandardRoIHead`` itself.
+
+    It has the arguments, the parameters and their names of ``StandardRoIHead``.
+    """
+
+    def loss(
+        self,
+        x: tuple[Tensor, ...],
+        rpn_results_list: Sequence[InstanceData],
+        batch_data_samples: Sequence[Any],
+    ) -> dict[str, Tensor]:
+        """Return the losses of boxes and masks; see mmdet's ``StandardRoIHead``."""
+        objects, ignored, _ = unpack_gt_instances(batch_data_samples)
+        if not (
+            self._is_batched()
+            and are_plain(self.bbox_assigner, objects, ignored)
+            and sum(map(len, rpn_results_list)) > 0
+            and (not self.with_mask or are_bitmaps([each.masks for each in objects]))
+        ):
+            return super().loss(x, rpn_results_list, batch_data_samples)
+        device, with_mask = x[0].device, self.with_mask
+        masks = on_device([each.masks for each in objects], device) if with_mask else None
+        with torch.no_grad():
+            targets = self._targets([each.bboxes for each in rpn_results_list], objects)
+            groups = [targets.are_valid] + [targets.are_positive] * with_mask
+            regions = by_level(self.bbox_roi_extractor, targets.boxes, groups)
+        losses = self._box_losses(x, regions[0], targets)
+        if with_mask:
+            losses |= self._mask_losses(x, regions[1], targets, masks)
+        return losses
+
+    def _is_batched(self) -> bool:
+        """Return whether the head is built of parts whose losses are known here."""
+        boxes = self.bbox_head if self.with_bbox else None
+        are_known = (
+            isinstance(boxes, BBoxHead)
+            and _keeps(boxes, BBoxHead, BOX_METHODS)
+            and not (boxes.reg_decoded_bbox or boxes.custom_activation)
+            and can_code(boxes.bbox_coder)
+            and can_compute(boxes.loss_bbox)
+            and type(boxes.loss_cls) is CrossEntropyLoss
+            and can_match(self.bbox_assigner)
+            and can_sample(self.bbox_sampler)
+            and isinstance(self.bbox_roi_extractor, SingleRoIExtractor)
+            and not self.with_shared_head
+        )
+        if not (are_known and self.with_mask):
+            return are_known
+        mask, extractor = self.mask_head, self.mask_roi_extractor
+        return (
+            isinstance(mask, FCNMaskHead)
+            and _keeps(mask, FCNMaskHead, MASK_METHODS)
+            and type(mask.loss_mask) is CrossEntropyLoss
+            and not (self.share_roi_extractor or self.train_cfg.get('soft_mask_target', False))
+            and isinstance(extractor, SingleRoIExtractor)
+            and extractor.featmap_strides == self.bbox_roi_extractor.featmap_strides
+            and extractor.finest_scale == self.bbox_roi_extractor.finest_scale
+        )
+
+    def _targets(self, proposals: Sequence[Tensor], objects: Sequence[InstanceData]) -> '_Targets':
+        """Assign and sample proposals (n, 4) and objects of each image."""
+        boxes, labels, exist = pad_objects(objects)
+        proposed = pad_sequence(list(proposals), batch_first=True)
+        are_proposed = first_ones([len(each) for each in proposals], boxes.device)
+        assigned = match(self.bbox_assigner, proposed, are_proposed, boxes, exist)
+        if self.bbox_sampler.add_gt_as_proposals:
+            own = torch.arange(1, boxes.shape[1] + 1, device=boxes.device)
+            assigned = torch.cat((torch.where(exist, own, IGNORED), assigned), dim=1)
+            proposed = torch.cat((boxes, proposed), dim=1)
+        positive, negative = sample(self.bbox_sampler, assigned)
+        index = torch.cat((positive.index, negative.index), dim=1)  # (B, K)
+        are_valid = torch.cat((positive.are_valid, negative.are_valid), dim=1)
+        number = assigned.gather(1, index).sub_(1)
+        are_positive = are_valid & (number >= 0)
+        number = number.clamp_(min=0)
+        image = torch.arange(len(boxes), device=boxes.device)[:, None]
+        counts = [0, *(len(each) for each in objects[:-1])]
+        first = to_device(list(accumulate(counts)), torch.long, boxes.device)  # of each image
+        candidates = proposed.gather(1, index[..., None].expand(-1, -1, 4))
+        found = boxes.gather(1, number[..., None].expand(-1, -1, 4))
+        return _Targets(
+            torch.cat((image.expand_as(index)[..., None].to(candidates), candidates), dim=-1),
+            found,
+            labels.gather(1, number),
+            first[:, None] + number,
+            are_positive,
+            are_valid,
+        )
+
+    def _box_losses(self, x: tuple[Tensor, ...], regions: Regions, targets: '_Targets') -> dict:
+        head = self.bbox_head
+        scores, deltas = head(regions.extract(self.bbox_roi_extractor, x))
+        with torch.no_grad():
+            rows, count = regions.rows, len(regions.rows)
+            is_positive = targets.are_positive[rows]
+            labels = targets.labels[rows].where(is_positive, head.num_classes)
+            weights = torch.ones_like(scores[:, 0], dtype=torch.float32)
+            if self.train_cfg.pos_weight > 0:
+                weights = weights.where(~is_positive, self.train_cfg.pos_weight)
+            wanted = encode(head.bbox_coder, regions.boxes[:, 1:], targets.objects[rows])
+            wanted = wanted.where(is_positive[:, None], 0)
+        deltas = deltas.view(count, -1, 4)
+        if head.reg_class_agnostic:
+            deltas = deltas[:, 0]
+        else:
+            number = labels.clamp(max=head.num_classes - 1)[:, None, None].expand(-1, 1, 4)
+            deltas = deltas.gather(1, number)[:, 0]
+        options = dict(avg_factor=max(count, 1))
+        return dict(
+            loss_cls=head.loss_cls(scores, labels, weights, **options),
+            acc=accuracy(scores, labels),
+            loss_bbox=box_loss(head.loss_bbox, deltas, wanted, is_positive, count),
+        )
+
+    def _mask_losses(
+        self, x: tuple[Tensor, ...], regions: Regions, targets: '_Targets', masks: Tensor
+    ) -> dict:
+        head, rows = self.mask_head, regions.rows
+        predicted = head(regions.extract(self.mask_roi_extractor, x))
+        if not len(rows):
+            return dict(loss_mask=predicted.sum())
+        with torch.no_grad():
+            size = self.train_cfg.mask_size
+            wanted = mask_targets(masks, regions.boxes[:, 1:], targets.numbers[rows], size)
+            labels = targets.labels[rows] * (not head.class_agnostic)
+        return dict(loss_mask=head.loss_mask(predicted, wanted, labels))
+
+
+class _Targets:
+    """The sampled boxes of all images, K in each, of which some are not valid.
+
+    Attributes:
+        boxes: (B K, 5), the number of the image and the corners in pixels.
+        objects: (B K, 4), the box of the object that each box is assigned to.
+        labels: (B K,), its class.
+        numbers: (B K,), its number among the objects of all images.
+        are_positive: (B K,), whether the box is assigned to an object.
+        are_valid: (B K,), whether the box is sampled.
+    """
+
+    def __init__(
+        self,
+        boxes: Tensor,
+        objects: Tensor,
+        labels: Tensor,
+        numbers: Tensor,
+        are_positive: Tensor,
+        are_valid: Tensor,
+    ) -> None:
+        self.boxes, self.objects = boxes.flatten(0, 1), objects.flatten(0, 1)
+        self.labels, self.numbers = labels.flatten(), numbers.flatten()
+        self.are_positive, self.are_valid = are_positive.flatten(), are_valid.flatten()
+
+
+def _keeps(part: object, base: type, methods: Sequence[str]) -> bool:
+    """Return whether the class of a part has the methods of a base class."""
+    return all(getattr(type(part), name) is getattr(base, name) for name in methods)
