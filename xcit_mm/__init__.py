@@ -42,6 +42,7 @@ environment.BUILT_ON.update(
         'xcit_mm.engine.coco_metric',
         'xcit_mm.engine.instance_tta',
         'xcit_mm.engine.panoptic_metric',
+        'xcit_mm.heads.batched_roi_head',
         'xcit_mm.heads.batched_rpn_head',
         'xcit_mm.large_images.geojson_dataset',
         'xcit_mm.large_images.scene_transforms',

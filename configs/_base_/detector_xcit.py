@@ -7,6 +7,7 @@ custom_imports = dict(
         'xcit_mm.datasets.panoptic',
         'xcit_mm.engine.coco_metric',
         'xcit_mm.engine.panoptic_metric',
+        'xcit_mm.heads.batched_roi_head',
         'xcit_mm.heads.batched_rpn_head',
     ]
 )

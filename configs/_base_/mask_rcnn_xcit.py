@@ -25,7 +25,7 @@ model = dict(
         loss_bbox=dict(type='L1Loss', loss_weight=1.0),
     ),
     roi_head=dict(
-        type='StandardRoIHead',
+        type='BatchedRoIHead',
         bbox_roi_extractor=dict(
             type='SingleRoIExtractor',
             roi_layer=dict(type='RoIAlign', output_size=7, sampling_ratio=0),

@@ -50,8 +50,8 @@ BUILT = [
 ]
 # What fails in the first step, or in the evaluation after it.
 RUN = [
-    (DETECTOR, 'model.neck.out_channels=100', r'model\.rpn_head \(RPNHead\) fails \(RuntimeError'),
-    (DETECTOR, 'model.train_cfg.rpn.assigner.pos_iou_thr=abc', r'model\.train_cfg.* fails'),
+    (DETECTOR, 'model.neck.out_channels=100', r'model\.rpn_head \(BatchedRPNHead\) fails \(RuntimeError'),
+    (DETECTOR, 'model.train_cfg.rpn.assigner.pos_iou_thr=abc', r'model\.rpn_head .* fails'),
     (DETECTOR, 'model.test_cfg.rcnn.score_thr=abc', r'model\.test_cfg\.rcnn.* fails'),
     (DETECTOR, 'val_dataloader.dataset.pipeline.1.scale=[a,3]', r'TypeError: .* in Resize\(scale'),
     (SEGMENTOR, 'optim_wrapper.clip_grad.max_norm=abc', r'optim_wrapper \(.*\) fails'),

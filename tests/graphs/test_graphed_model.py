@@ -93,7 +93,7 @@ def train(
 
 
 def assert_same_training(
-    model: nn.Module, loss: Callable, sizes: Sequence[int], **options
+    model: nn.Module, loss: Callable, sizes: Sequence[int], tolerance: float = 0, **options
 ) -> GraphedModel:
     notes = Notes()
     twin = copy.deepcopy(model)
@@ -102,7 +102,8 @@ def assert_same_training(
     expected = train(model, loss, sizes, **options)
     found = train(twin, loss, sizes, graphs, **options)
     for value, wanted in zip(found, expected, strict=True):
-        assert torch.equal(torch.as_tensor(value), torch.as_tensor(wanted))
+        value, wanted = torch.as_tensor(value), torch.as_tensor(wanted)
+        assert torch.allclose(value, wanted, rtol=tolerance, atol=tolerance)
     assert notes == []
     return graphs
 
@@ -127,7 +128,9 @@ def test_a_detector_trains_as_without_graphs(monkeypatch, with_cp, accumulate):
     model.backbone.with_cp = with_cp
     for block in model.backbone.blocks:
         block.drop_path.p = 0.3
-    graphs = assert_same_training(model, of_detector, THREE_IN_TURN, accumulate=accumulate)
+    # A static gradient of a map has the layout of the map, and is rounded differently in it.
+    options = dict(accumulate=accumulate, tolerance=1e-4)
+    graphs = assert_same_training(model, of_detector, THREE_IN_TURN, **options)
     assert graphs.num_sizes == 3
     assert [(p.name, p.calls, p.replays) for p in graphs.parts] == [
         ('the backbone with the neck', 9, 6),

@@ -114,9 +114,12 @@ def test_an_image_of_one_tile_has_the_loss_of_mmdet(name, boxes, models, monkeyp
 
 def as_in_mmdet(patched) -> None:
     from mmdet.models.dense_heads import RPNHead
+    from mmdet.models.roi_heads import StandardRoIHead
 
+    from xcit_mm.heads.batched_roi_head import BatchedRoIHead
     from xcit_mm.heads.batched_rpn_head import BatchedRPNHead
 
+    patched.setattr(BatchedRoIHead, 'loss', StandardRoIHead.loss)
     patched.setattr(BatchedRPNHead, 'loss_and_predict', RPNHead.loss_and_predict)
 
 

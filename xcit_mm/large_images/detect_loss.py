@@ -58,12 +58,15 @@ def require_trainable_detector(model: nn.Module) -> None:
     from mmdet.models.roi_heads import CascadeRoIHead, StandardRoIHead
     from mmdet.models.task_modules import MaxIoUAssigner
 
+    from ..heads.batched_roi_head import BatchedRoIHead
+
     with_rois = isinstance(model, TwoStageDetector)
     head = getattr(model, 'rpn_head' if with_rois else 'bbox_head', model)
     of_model, of_rois = ['loss', 'extract_feat'], ['loss', *ROI_METHODS]
     rules = [(model, [TwoStageDetector if with_rois else SingleStageDetector], of_model)]
     if with_rois:
-        rules.append((model.roi_head, [StandardRoIHead, CascadeRoIHead], of_rois))
+        of_regions = [StandardRoIHead, BatchedRoIHead, CascadeRoIHead]
+        rules.append((model.roi_head, of_regions, of_rois))
     rules.append((head, [AnchorHead], ANCHOR_METHODS))
     rules.append((head, [RPNHead if with_rois else AnchorHead], ['loss_by_feat']))
     rules.append((getattr(head, 'assigner', head), [MaxIoUAssigner], ['assign_wrt_overlaps']))

@@ -23,7 +23,7 @@ class TwoStageGraph(ThresholdGraph):
     NARROW = ('backbone', 'neck', 'rpn_head', 'roi_head.bbox_head', 'roi_head.mask_head')
     HEADS = {
         'rpn_head': ('RPNHead', 'BatchedRPNHead'),
-        'roi_head': ('StandardRoIHead', 'CascadeRoIHead'),
+        'roi_head': ('StandardRoIHead', 'BatchedRoIHead', 'CascadeRoIHead'),
     }
 
     def __init__(self, model: nn.Module) -> None:
