@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
 from mmengine.logging import print_log
 from mmengine.optim import DefaultOptimWrapperConstructor, OptimWrapper
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
@@ -31,10 +32,14 @@ class MergedGroupsConstructor(DefaultOptimWrapperConstructor):
 
     def __call__(self, model: nn.Module) -> OptimWrapper:
         wrapper = super().__call__(model)
-        if self.paramwise_cfg:
-            _log(wrapper.optimizer.param_groups)
-            if getattr(wrapper, 'clip_func', None) is clip_grad_norm_:
-                wrapper.clip_func = _clip_in_order(getattr(model, 'module', model))
+        if not self.paramwise_cfg or not isinstance(wrapper, OptimWrapper):
+            return wrapper
+        _log(wrapper.optimizer.param_groups)
+        if wrapper.base_param_settings is None:  # mmengine logs no base_lr for a single group
+            settings = {'params': torch.tensor([0.0]), **wrapper.optimizer.defaults}
+            wrapper.base_param_settings = settings
+        if wrapper.clip_grad_kwargs and wrapper.clip_func is clip_grad_norm_:
+            wrapper.clip_func = _clip_in_order(getattr(model, 'module', model))
         return wrapper
 
     def add_params(

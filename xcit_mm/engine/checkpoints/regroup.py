@@ -81,14 +81,9 @@ def _move(
         for number, name in enumerate(names, first):
             if numbers[name] in saved['state']:
                 state[number] = saved['state'][numbers[name]]
-    base = saved.pop('base_param_settings', None)
     saved |= dict(param_groups=moved, state=state)
-    if wrapper.base_param_settings is not None:  # mmengine has them if there are several groups
-        places.append(0 if base is None else len(groups))
-        saved['base_param_settings'] = base or {
-            **wrapper.base_param_settings,
-            **{k: v for k, v in _options(groups[0]).items() if k in wrapper.base_param_settings},
-        }
+    if 'base_param_settings' in saved:
+        places.append(len(groups))
     for scheduler in checkpoint.get('param_schedulers', []):
         for name in LISTS_BY_GROUP:
             if name in scheduler:
