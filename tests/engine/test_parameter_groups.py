@@ -147,6 +147,7 @@ def detector(name: str):
 
 def segmentor(name: str):
     model = build(name)
+    model.data_preprocessor.size = (96, 96)  # instead of the crops of the config
     from mmseg.structures import SegDataSample
 
     labels = PixelData(data=torch.randint(0, 150, (1, 96, 96)))
