@@ -29,7 +29,7 @@ class StepInfoHook(RuntimeInfoHook):
 
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)
-        self.unread: dict[str, Tensor] = {}
+        self.unread = unread = dict[str, Tensor]()
         wrapper = runner.optim_wrapper
         clip = getattr(wrapper, 'clip_func', None)
         if clip is None:  # without clip_grad, or with several optimizers
@@ -38,7 +38,7 @@ class StepInfoHook(RuntimeInfoHook):
         def clip_unread(*args: Any, **kwargs: Any) -> None:
             norm = clip(*args, **kwargs)
             if norm is not None:  # clip_grad_value_ has none
-                self.unread[wrapper.grad_name] = norm
+                unread[wrapper.grad_name] = norm
 
         wrapper.clip_func = clip_unread
 
@@ -46,7 +46,7 @@ class StepInfoHook(RuntimeInfoHook):
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict | None = None
     ) -> None:
         numbers = _read({**self.unread, **(outputs or {})})
-        self.unread = {}
+        self.unread.clear()
         self.is_finite = bool(numbers.pop(self.IS_FINITE, False))
         super().after_train_iter(runner, batch_idx, data_batch, numbers)
 
