@@ -6,8 +6,15 @@ from logging import FileHandler, Logger, LogRecord
 
 from .errors import printable
 
-# The start of mmengine's messages of a hundred lines: the environment, the config, the hooks.
-LONG = ('\n' + '-' * 60 + '\nSystem environment', 'Config:\n', 'Hooks will be executed')
+PARAMETER_GROUPS = 'The groups of parameters:'
+# The start of long messages: mmengine's about the environment, the config and the hooks, of a
+# hundred lines each, and ours about the groups, of which layer decay makes dozens.
+LONG = (
+    '\n' + '-' * 60 + '\nSystem environment',
+    'Config:\n',
+    'Hooks will be executed',
+    PARAMETER_GROUPS,
+)
 # Four lines for each of hundreds of parameters with options, a line for each of a momentum teacher
 # (which no optimizer changes), mmengine's notes on its own code, and its warning about accumulated
 # gradients that a resume loses: our loops lose none.

@@ -8,7 +8,7 @@ test_cfg = dict(type='TestLoop')
 optim_wrapper = dict(
     type='AmpOptimWrapper',
     loss_scale='dynamic',
-    optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05),
+    optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05, fused=True),
     paramwise_cfg=dict(custom_keys={'norm': dict(decay_mult=0.0)}),
 )
 param_scheduler = [

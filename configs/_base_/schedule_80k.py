@@ -7,7 +7,7 @@ val_cfg = dict(type='SameSizeValLoop')
 test_cfg = dict(type='TestLoop')
 optim_wrapper = dict(
     type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=6e-5, betas=(0.9, 0.999), weight_decay=0.01),
+    optimizer=dict(type='AdamW', lr=6e-5, betas=(0.9, 0.999), weight_decay=0.01, fused=True),
     paramwise_cfg=dict(custom_keys={'norm': dict(decay_mult=0.0)}),
 )
 param_scheduler = [

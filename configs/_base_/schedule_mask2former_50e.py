@@ -7,7 +7,7 @@ val_cfg = dict(type='SameSizeValLoop')
 test_cfg = dict(type='TestLoop')
 optim_wrapper = dict(
     type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05),
+    optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05, fused=True),
     clip_grad=dict(max_norm=0.01),
     paramwise_cfg=dict(
         norm_decay_mult=0.0,

@@ -16,6 +16,7 @@ from xcit_mm.config.aligned_maps import align_maps
 from xcit_mm.models.padded_rows import PaddedRows
 from xcit_mm.models.pyramid import covered_size
 from xcit_mm.models.rows import ALONE
+from xcit_mm.waits import counted
 
 
 def enlarged(scores: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
@@ -143,3 +144,25 @@ def test_configs_get_maps_that_lie_at_their_pixels(name):
         assert cfg.model.data_preprocessor.pad_size_divisor == 160
     else:
         assert cfg.model.type.startswith('Aligned') and cfg.model.backbone.pad_maps
+
+
+@pytest.mark.parametrize('name', ['sem_fpn_xcit_t12_16_80k', 'upernet_xcit_t12_8_160k'])
+@pytest.mark.parametrize('labeled', [0, 1, 50])  # rows
+def test_the_loss_of_a_segmentor_is_that_of_mmseg_and_does_not_wait(name, labeled):
+    model = build(name)
+    from mmseg.models import EncoderDecoder
+    from mmseg.structures import SegDataSample
+
+    model.decode_head.loss_decode.avg_non_ignore = labeled == 1
+    labels = torch.randint(0, 150, (2, 1, 64, 96))
+    labels[:, :, labeled:] = 255
+    samples = [SegDataSample(gt_sem_seg=PixelData(data=of_image)) for of_image in labels]
+    images = torch.randn(2, 3, 64, 96)
+    torch.manual_seed(0)  # of the dropout
+    expected = EncoderDecoder.loss(model, images, samples)
+    torch.manual_seed(0)
+    with counted() as operations:
+        losses = model.loss(images, samples)
+    assert losses.keys() == expected.keys() == {'decode.loss_ce', 'decode.acc_seg'}
+    assert all(torch.equal(value, expected[key]) for key, value in losses.items())
+    assert not operations.waits

@@ -26,11 +26,12 @@ from .tta import use_tta
 
 # Our classes do the same, and survive an interruption, a bad sample or a full disk. The classes for
 # panoptic data need no panopticapi, InstanceTTAModel merges masks as well, CocoAPMetric reads the
-# same ids as CheckedCocoDataset, ClassIoUMetric counts large images window by window, and
-# LoadLabels reads the numbers that a file stores, with any number of bits.
+# same ids as CheckedCocoDataset, ClassIoUMetric counts large images window by window, LoadLabels
+# reads the numbers that a file stores, with any number of bits, and StepInfoHook waits less often.
 REPLACEMENTS = {
     'EpochBasedTrainLoop': 'ResumableEpochLoop',
     'IterBasedTrainLoop': 'ResumableIterLoop',
+    'RuntimeInfoHook': 'StepInfoHook',
     'ValLoop': 'SameSizeValLoop',
     'CheckpointHook': 'WholeCheckpointHook',
     'EarlyStoppingHook': 'ResumableEarlyStoppingHook',
@@ -88,7 +89,7 @@ def adapt_for_training(
     if graphs or cfg.get('graphs'):
         cfg.default_hooks.setdefault('graphs', dict(type='GraphsHook'))
     notes += _limit_iterations(cfg, options) + _without_amp(cfg, options) + stream_in_dtype(cfg)
-    notes += _without_gpus(cfg)
+    notes += _without_gpus(cfg) + _merge_groups(cfg)
     if not resume and was_restarted() and has_checkpoints(cfg.work_dir):
         resume = True
         notes.append('This process was restarted: it resumes from the newest checkpoint.')
@@ -321,6 +322,19 @@ def _without_amp(cfg: Config, options: Mapping[str, Any]) -> list[str]:
         ]
     wrapper.type = 'OptimWrapper'
     return [f'No GPU: training in float32 on the {device} instead of in mixed precision.']
+
+
+def _merge_groups(cfg: Config) -> list[str]:
+    """Merge the groups of the optimizer, unless the config names a constructor."""
+    wrapper = cfg.get('optim_wrapper')
+    is_default = isinstance(wrapper, dict) and wrapper.get('constructor') is None
+    if not is_default or not wrapper.get('paramwise_cfg'):
+        return []
+    wrapper.constructor = 'MergedGroupsConstructor'
+    return [
+        f'optim_wrapper.constructor={wrapper.constructor}: parameters of equal options are in one '
+        'group of the optimizer, with the same results.'
+    ]
 
 
 def _without_gpus(cfg: Config) -> list[str]:

@@ -2,17 +2,18 @@
 
 from typing import Any
 
-from mmengine.optim import DefaultOptimWrapperConstructor, OptimWrapper
+from mmengine.optim import OptimWrapper
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch import nn
 
 from ..errors import UserError
 from ..models import XCiT
+from .parameter_groups import MergedGroupsConstructor
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
-class LayerDecayConstructor(DefaultOptimWrapperConstructor):
-    """mmengine's constructor, with lower learning rates for lower layers of an XCiT.
+class LayerDecayConstructor(MergedGroupsConstructor):
+    """``MergedGroupsConstructor``, with lower learning rates for lower layers of an XCiT.
 
     With ``layer_decay`` d, above 0 and up to 1, in ``paramwise_cfg`` and a backbone that computes n
     blocks, a parameter has the rate ``lr * lr_mult * d ** (n + 1 - layer)``. The patch and position
@@ -46,7 +47,7 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
         return wrapper
 
     def add_params(self, params: list[dict], module: nn.Module, *args: Any, **kwargs: Any) -> None:
-        """Add the parameters of a module and of its children, each in a group of its own."""
+        """Add the parameters of a module and of its children, at the rates of their layers."""
         if isinstance(module, XCiT):
             self._exponents |= _exponents(module)
         self.base_lr = rate = self._full_rate * self._decay ** self._exponents.get(module, 0)

@@ -8,11 +8,12 @@ from typing import Any
 
 from mmengine.config import Config
 
-from ..config.tree import leaf_datasets, leaves
+from ..config.tree import class_name, leaf_datasets, leaves
 from ..environment import versions
 from ..errors import one_line
 from ..processes import digest_of_file, shortened
 from ..weights.cache import is_url
+from .checkpoints.regroup import SPEED_OPTIONS
 
 # Names of values that change how the data is loaded, not what is loaded.
 LOADING = {'num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory', 'timeout'}
@@ -25,7 +26,9 @@ LOCAL = LOADING | {
 # Parts of a config that decide what a training run computes.
 RECIPE_PARTS = ('model', 'optim_wrapper', 'param_scheduler', 'auto_scale_lr', 'train_dataloader')
 # Names in them that do not: init_cfg is unset in a resumed run.
-NOT_OF_RECIPE = LOADING | {'init_cfg', 'test_cfg', 'with_cp'}
+NOT_OF_RECIPE = LOADING | {'init_cfg', 'test_cfg', 'with_cp', *SPEED_OPTIONS}
+# Constructors that read the same options; they make a group for each parameter, or merge groups.
+CONSTRUCTORS = {'DefaultOptimWrapperConstructor', 'MergedGroupsConstructor'}
 # Places whose values a resumed run reads from its checkpoint.
 OF_CHECKPOINT = re.compile(
     r'optim_wrapper\.(optimizer|paramwise_cfg|constructor)\b|param_scheduler\b|auto_scale_lr\b'
@@ -65,7 +68,9 @@ def recipe_of(cfg: Config) -> dict[str, str]:
     return {
         place: one_line(repr(value))
         for place, value in leaves({part: cfg.get(part) for part in RECIPE_PARTS})
-        if value is not None and NOT_OF_RECIPE.isdisjoint(place.split('.'))
+        if value is not None
+        and NOT_OF_RECIPE.isdisjoint(place.split('.'))
+        and (place != 'optim_wrapper.constructor' or class_name(value) not in CONSTRUCTORS)
     }
 
 

@@ -20,7 +20,7 @@ from ...weights.read import read_checkpoint
 from ..build_model import weights_for, without_other_heads
 from ..distributed import unwrapped
 from .newest import newest_checkpoint
-from .training_state import require_resumable
+from .training_state import fit_training_state
 
 # What mmengine and PyTorch raise for the state of another run.
 MISMATCH_ERRORS = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
@@ -110,7 +110,7 @@ class CheckpointedRunner(Runner):
             filename, map_location, self.cfg.get('trust_checkpoint', False)
         )
         if self._resume:
-            require_resumable(checkpoint, self, filename)
+            fit_training_state(checkpoint, self, filename)
             checkpoint['meta'].pop('config', None)  # mmengine would run it as Python
         model = unwrapped(self.model)
         state, wanted = weights_for(model, checkpoint, filename), model.state_dict()

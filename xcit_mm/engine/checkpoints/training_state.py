@@ -18,6 +18,7 @@ from ...errors import UserError, one_line
 from ...weights.names import require_same_tensors
 from ..distributed import unwrapped
 from ..recipe import changed_places, listed_changes, recipe_of
+from .regroup import regroup
 
 AVERAGED = 'module.'  # the prefix of the averaged weights of mmengine's EMAHook
 # Keys of the message hub, which is a part of a checkpoint.
@@ -30,8 +31,6 @@ HUB = ('log_scalars', 'runtime_info', 'resumed_keys')  # the parts of mmengine's
 # Parts of an optimizer's state with the shape of the parameter, and those that Adam requires.
 MOMENTS = ('exp_avg', 'exp_avg_sq', 'max_exp_avg_sq', 'momentum_buffer')
 OF_ADAM = ('step', 'exp_avg', 'exp_avg_sq')
-# Options of optimizers that change their speed, not their result.
-SPEED_OPTIONS = ('fused', 'foreach', 'capturable', 'differentiable')
 
 
 def require_training_state(checkpoint: Any, path: str | Path) -> None:
@@ -79,10 +78,10 @@ def require_training_state(checkpoint: Any, path: str | Path) -> None:
         )
 
 
-def require_resumable(checkpoint: Any, runner: Runner, path: str | Path) -> None:
-    """Require a run like this one in all that a run resumes from, except the weights.
+def fit_training_state(checkpoint: Any, runner: Runner, path: str | Path) -> None:
+    """Regroup the state of the optimizer as in this run, and require the rest to fit this run.
 
-    The run must be at its start.
+    The weights are not compared. The run must be at its start.
 
     Raises:
         UserError: If a part is missing or of the wrong type, or its average of the weights does not
@@ -91,7 +90,7 @@ def require_resumable(checkpoint: Any, runner: Runner, path: str | Path) -> None
     """
     require_training_state(checkpoint, path)
     if isinstance(runner.optim_wrapper, OptimWrapper):
-        _require_same_run(checkpoint, runner)
+        _fit_optimization(checkpoint, runner)
     if 'ema_state_dict' not in checkpoint:
         return
     if not any(isinstance(hook, EMAHook) for hook in runner.hooks):
@@ -105,9 +104,10 @@ def require_resumable(checkpoint: Any, runner: Runner, path: str | Path) -> None
     require_same_tensors(average, wanted, f'{path} (ema_state_dict)')
 
 
-def _require_same_run(checkpoint: Mapping[str, Any], runner: Runner) -> None:
-    """Compare types and shapes of the optimizer's and the schedulers' state."""
+def _fit_optimization(checkpoint: Mapping[str, Any], runner: Runner) -> None:
+    """Regroup the optimizer's and the schedulers' state, and compare its types and shapes."""
     try:
+        regroup(checkpoint, runner.optim_wrapper, unwrapped(runner.model))
         _require_same_optimizer(checkpoint['optimizer'], runner.optim_wrapper)
         _require_same_schedulers(checkpoint, runner)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -141,8 +141,8 @@ def _require_same_optimizer(loaded: Mapping[str, Any], wrapper: OptimWrapper) ->
             if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
                 _require_names(OF_ADAM, state, place)
             _require_fit({'step': 1, **dict.fromkeys(MOMENTS, tensor)}, state, place)
-            if state.get('step', 1) <= 0:
-                raise ValueError(f'{place}.step is not positive')
+            if state.get('step', 1) < 0:  # 0 if no step has been finite
+                raise ValueError(f'{place}.step is negative')
 
 
 def _require_same_schedulers(checkpoint: Mapping[str, Any], runner: Runner) -> None:
@@ -170,7 +170,7 @@ def _require_fit(initial: Any, loaded: Any, place: str) -> None:
 
 
 def _fits(initial: Any, loaded: Any, place: str) -> bool:
-    if isinstance(initial, bool) and 'param_groups' in place and not place.endswith(SPEED_OPTIONS):
+    if isinstance(initial, bool) and 'param_groups' in place:
         return loaded is initial
     if isinstance(initial, Counter):  # the milestones of a schedule, which may be others
         return isinstance(loaded, Mapping) and all(map(_is_number, loaded.values()))

@@ -25,5 +25,6 @@ from . import (  # noqa: F401  registered when they are imported
     report,
     room_check,
     same_teacher,
+    step_info,
     wandb_curves,
 )

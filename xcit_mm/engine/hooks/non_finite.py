@@ -10,13 +10,14 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import Adam, AdamW, Optimizer
 
 from ...errors import UserError
 from ...files import write_whole
 from ...run_files import NON_FINITE
 from ..distributed import unwrapped
 from . import order
+from .step_info import StepInfoHook
 
 
 @HOOKS.register_module()
@@ -25,7 +26,9 @@ class NonFiniteHook(Hook):
 
     With mixed precision the gradient scaler skips such a step and lowers its scale; without it one
     step would turn all weights into NaN. The running statistics of BatchNorm, which the forward
-    pass has already changed, are restored as well.
+    pass has already changed, are restored as well. With a fused Adam or AdamW and the
+    ``StepInfoHook``, the optimizer itself skips such a step, and Python does not wait for its
+    gradients.
 
     Args:
         limit: Steps in a row. PyTorch's initial scale of 65,536 is halved to 2 in 16 of them.
@@ -47,7 +50,13 @@ class NonFiniteHook(Hook):
         self._model = unwrapped(runner.model)
         self._statistics = [b for b in self._model.buffers() if b.is_floating_point()]
         self._good_statistics = [b.clone() for b in self._statistics]
-        runner.optim_wrapper.optimizer.register_step_pre_hook(self._skip_if_not_finite)
+        optimizer = runner.optim_wrapper.optimizer
+        is_fused = isinstance(optimizer, (Adam, AdamW)) and all(
+            group.get('fused') for group in optimizer.param_groups
+        )
+        infos = (hook for hook in runner.hooks if isinstance(hook, StepInfoHook))
+        self._info = next(infos, None) if is_fused else None
+        optimizer.register_step_pre_hook(self._skip_if_not_finite)
 
     def before_train_iter(self, runner: Runner, **_: Any) -> None:
         self._stepped = False
@@ -55,7 +64,9 @@ class NonFiniteHook(Hook):
     def after_train_iter(
         self, runner: Runner, data_batch: Any = None, outputs: dict | None = None, **_: Any
     ) -> None:
-        # mmengine has moved this number to the CPU already, for its log.
+        if self._info is not None:
+            self._stepped = self._info.is_finite
+        # This number is on the CPU already, for the log.
         loss = runner.message_hub.get_scalar('train/loss').current()
         skipped = runner.optim_wrapper.should_update() and not self._stepped
         if math.isfinite(loss) and not skipped:
@@ -76,12 +87,17 @@ class NonFiniteHook(Hook):
             self._stop(runner, data_batch or {}, what, terms)
 
     def _skip_if_not_finite(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-        """Drop the gradients before the step, which then changes neither weights nor moments."""
+        """Make a step with such gradients change neither weights nor moments."""
         parameters = (p for group in optimizer.param_groups for p in group['params'])
         gradients = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
-        # This waits for the device only once. The largest absolute value of a NaN is NaN.
+        # The largest absolute value of a NaN is NaN.
         largest = torch._foreach_norm(gradients or [torch.zeros(1)], math.inf)
-        self._stepped = bool(torch.stack([value.float() for value in largest]).isfinite().all())
+        is_finite = torch.stack([value.float() for value in largest]).isfinite().all().float()
+        if self._info is not None:
+            optimizer.found_inf = 1 - is_finite  # as a gradient scaler says it to the kernel
+            self._info.unread[StepInfoHook.IS_FINITE] = is_finite
+            return
+        self._stepped = bool(is_finite)
         if not self._stepped:
             optimizer.zero_grad(set_to_none=True)
 

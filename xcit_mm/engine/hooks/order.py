@@ -1,8 +1,8 @@
 """The order in which hooks act on the same event, from the lowest number to the highest.
 
-The numbers of mmengine's hooks are fixed: RuntimeInfoHook 10; IterTimerHook, DistSamplerSeedHook
-and EMAHook 50; LoggerHook 60; ParamSchedulerHook 70; CheckpointHook 90. A ``priority`` in a config
-replaces these numbers.
+The numbers of mmengine's hooks are fixed: RuntimeInfoHook 10, as our StepInfoHook; IterTimerHook,
+DistSamplerSeedHook and EMAHook 50; LoggerHook 60; ParamSchedulerHook 70; CheckpointHook 90. A
+``priority`` in a config replaces these numbers.
 """
 
 GRAPHS = 20  # no other hook may find or copy a model that is attached to graphs
