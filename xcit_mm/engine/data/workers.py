@@ -51,11 +51,12 @@ def start_fork_server(module: str) -> None:
 
 
 def init_worker(init: Callable[[int], None] | None, training: int, worker: int) -> None:
-    """Send arrays in shared memory, and make a worker outlive a signal to the whole process group, so that the step can be finished.
+    """Make a worker outlive a signal to the whole process group, so that the step can be finished.
 
     A worker ends when the training, the process with that number, tells it to or has ended.
     PyTorch's own workers notice that only when the batch that they hold is read. A worker also ends
     if it cannot send a batch; Python's queues would drop it, and the training would wait for it.
+    Large arrays are sent in shared memory.
     """
     multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_exit)
     ForkingPickler.register(np.ndarray, _reduce_array)
