@@ -25,7 +25,7 @@ model = dict(
 )
 train_dataloader = dict(
     batch_size=128,
-    num_workers=8,
+    num_workers='auto',
     sampler=dict(type='DefaultSampler', shuffle=True),
     dataset=dict(data_root=data_root, data_prefix=dict(img='')),
 )

@@ -27,7 +27,7 @@ test_pipeline = [
 
 train_dataloader = dict(
     batch_size=2,
-    num_workers=2,
+    num_workers='auto',
     persistent_workers=True,
     timeout=600,  # seconds without a batch that end the run
     sampler=dict(type='InfiniteSampler', shuffle=True),
@@ -40,7 +40,7 @@ train_dataloader = dict(
 )
 val_dataloader = dict(
     batch_size=1,
-    num_workers=2,
+    num_workers='auto',
     persistent_workers=True,
     timeout=600,  # seconds without a batch that end the run
     sampler=dict(type='DefaultSampler', shuffle=False),

@@ -18,7 +18,7 @@ model = dict(
 train_dataloader = dict(
     batch_size=128,
     drop_last=True,  # images are mixed in pairs
-    num_workers=8,
+    num_workers='auto',
     persistent_workers=True,
     timeout=600,  # seconds without a batch that end the run
     sampler=dict(type='RepeatedSampler', shuffle=True),
@@ -35,7 +35,7 @@ train_dataloader = dict(
 )
 val_dataloader = dict(
     batch_size=128,
-    num_workers=8,
+    num_workers='auto',
     persistent_workers=True,
     timeout=600,  # seconds without a batch that end the run
     sampler=dict(type='DefaultSampler', shuffle=False),

@@ -51,7 +51,7 @@ test_pipeline = [
 
 train_dataloader = dict(
     batch_size=2,
-    num_workers=2,
+    num_workers='auto',
     persistent_workers=True,
     timeout=600,  # seconds without a batch that end the run
     sampler=dict(type='DefaultSampler', shuffle=True),
@@ -67,7 +67,7 @@ train_dataloader = dict(
 )
 val_dataloader = dict(
     batch_size=1,
-    num_workers=2,
+    num_workers='auto',
     persistent_workers=True,
     timeout=600,  # seconds without a batch that end the run
     drop_last=False,

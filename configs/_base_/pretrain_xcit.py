@@ -16,7 +16,7 @@ train_pipeline = [
     dict(type='PackImage'),
 ]
 train_dataloader = dict(
-    num_workers=8,
+    num_workers='auto',
     persistent_workers=True,
     timeout=600,  # seconds without a batch that end the run
     sampler=dict(type='DefaultSampler', shuffle=True),

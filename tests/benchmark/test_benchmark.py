@@ -66,7 +66,7 @@ def test_a_model_that_runs_out_of_memory_does_not_end_the_run(tmp_path):
         (['--models', 'timm_s13_16'], "'timm_s13_16' is not a model: choose xcit_mm_ARCH_PATCH"),
         (
             ['--models', 'timm_s12_16', '--what', 'detector'],
-            "'timm_s12_16' has no detector: choose xcit_mm_ARCH_PATCH, resnet50, swin_t or a conf",
+            "'timm_s12_16' has no detector: choose xcit_mm_ARCH_PATCH, resnet50, swin_t, conv",
         ),
         (['--sizes', '100'], '100x100 is not a multiple of 32'),
         (['--repeats', '0'], '0: not a positive number'),

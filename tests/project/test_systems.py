@@ -31,7 +31,7 @@ from mmengine.config import Config
 
 from xcit_mm.config.adapt import adapt
 from xcit_mm.config.load import load_config
-from xcit_mm.datasets.audit import number_of_cores
+from xcit_mm.cores import number_of_cores
 from xcit_mm.device import release_memory
 from xcit_mm.engine.run_lock import run_lock
 from xcit_mm.errors import UserError

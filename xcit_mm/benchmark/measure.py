@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -44,15 +44,20 @@ class Settings:
     threads: int | None = None  # of the CPU; None: PyTorch's default
 
     def __post_init__(self) -> None:
-        for height, width in self.sizes:
-            if height % 32 or width % 32 or min(height, width) < 32:
-                raise ArgumentError(
-                    f'the image size {height}x{width} is not a multiple of 32 pixels, which '
-                    'all models need'
-                )
+        require_sizes(self.sizes)
         choose_device(self.device)
         for name in self.models:
             check_name(name.removesuffix(COMPILED), self.what)
+
+
+def require_sizes(sizes: Sequence[tuple[int, int]]) -> None:
+    """Raise an ArgumentError if a size (height, width) is not one that all models take."""
+    for height, width in sizes:
+        if height % 32 or width % 32 or min(height, width) < 32:
+            raise ArgumentError(
+                f'the image size {height}x{width} is not a multiple of 32 pixels, which all '
+                'models need'
+            )
 
 
 @dataclass(frozen=True)
@@ -83,11 +88,11 @@ def measure(settings: Settings) -> Iterator[Measurement]:
 
 def _measure_size(settings: Settings, what: str, size: tuple[int, int]) -> Iterator[Measurement]:
     kinds = list(product(settings.models, settings.dtypes))
-    runs = {kind: _unless_full(_try, settings, what, size, *kind) for kind in kinds}
+    runs = {kind: unless_full(_try, settings, what, size, *kind) for kind in kinds}
     seconds: dict[tuple[str, str], list[float | None]] = {kind: [] for kind in runs}
     for _ in range(settings.repeats):
         for kind, run in runs.items():
-            seconds[kind].append(run and _unless_full(_seconds, run.step, settings.device))
+            seconds[kind].append(run and unless_full(_seconds, run.step, settings.device))
     for (name, dtype), run in runs.items():
         cell = partial(Measurement, name, what, size, dtype)
         if None in seconds[name, dtype]:
@@ -136,7 +141,7 @@ def _prepare(settings: Settings, what: str, size: tuple[int, int], name: str, dt
 
     fastest = min(FORMATS, key=lambda kind: _seconds(warm_up(kind), device))
     step = warm_up(fastest)
-    return _Run(step, fastest, _peak_bytes(step, device))
+    return _Run(step, fastest, peak_bytes(step, device))
 
 
 @torch.inference_mode()
@@ -153,16 +158,21 @@ def _train(model: nn.Module, images: Tensor, dtype: torch.dtype) -> None:
 
 
 def _seconds(step: Callable[[], None], device: str) -> float:
-    synchronize = partial(torch.cuda.synchronize, device) if 'cuda' in device else lambda: None
     release_memory()
-    synchronize()
+    synchronize(device)
     start = time.perf_counter()
     step()
-    synchronize()
+    synchronize(device)
     return time.perf_counter() - start
 
 
-def _peak_bytes(step: Callable[[], None], device: str) -> int:
+def synchronize(device: str) -> None:
+    """Wait until a GPU has finished its work."""
+    if device.startswith('cuda'):
+        torch.cuda.synchronize(device)
+
+
+def peak_bytes(step: Callable[[], None], device: str) -> int:
     """Measure the peak memory of a step beyond what is allocated before it."""
     release_memory()
     if device.startswith('cuda'):
@@ -176,7 +186,7 @@ def _peak_bytes(step: Callable[[], None], device: str) -> int:
     return max(accumulate(event.nbytes() for event in events if event.name() == '[memory]'))
 
 
-def _unless_full(function: Callable[..., Any], *args: object) -> Any:
+def unless_full(function: Callable[..., Any], *args: object) -> Any:
     """Return the result of a function, or None if it runs out of memory."""
     try:
         return function(*args)

@@ -18,7 +18,7 @@ PEERS = {
     'pvtv2_b2': 'pvt_v2_b2',
     'convnext_t': 'convnext_tiny',
 }
-IN_MMDET = ('resnet50', 'swin_t')  # and in mmseg
+IN_MMDET = ('resnet50', 'swin_t', 'convnext_t')  # or in mmseg
 XCIT = re.compile(rf'(xcit_mm|timm)_({"|".join(ARCHS)})_({"|".join(map(str, PATCH_SIZES))})')
 NAMES = (
     f'xcit_mm_ARCH_PATCH, timm_ARCH_PATCH (as in xcit_mm_s12_16) or {", ".join(PEERS)}; whole '

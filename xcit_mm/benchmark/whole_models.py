@@ -8,18 +8,23 @@ from torch import Tensor, nn
 
 from ..config.load import load_config
 from ..engine.build_model import build_model
+from ..environment import require_framework
 from ..errors import UserError
 from ..fusion import fuse
 from ..shipped import CONFIGS
 
 BASES = {
-    'detector': 'mask_rcnn_xcit_{}_16_3x.py',
-    'segmentor': 'sem_fpn_xcit_{}_16_80k.py',
+    'detector': 'mask_rcnn_xcit_{}_{}_3x.py',
+    'segmentor': 'sem_fpn_xcit_{}_{}_80k.py',
 }
 # The backbones of mmdet and mmseg, and the channels of their maps.
 BACKBONES = {
     'resnet50': (dict(type='ResNet', depth=50, norm_eval=True), (256, 512, 1024, 2048)),
     'swin_t': (dict(type='SwinTransformer', drop_path_rate=0.0), (96, 192, 384, 768)),
+    'convnext_t': (
+        dict(type='mmseg.TIMMBackbone', model_name='convnext_tiny', pretrained=False),
+        (96, 192, 384, 768),
+    ),
 }
 NUM_BOXES = 8  # in an image of a training step
 
@@ -42,12 +47,14 @@ def _config(name: str, what: str) -> Config:
     if name.endswith('.py'):
         return load_config(name)
     if name in BACKBONES:
-        cfg = load_config(CONFIGS / BASES[what].format('s12'))
+        if name == 'convnext_t':
+            require_framework('mmseg')  # mmdet has no such backbone
+        cfg = load_config(CONFIGS / BASES[what].format('s12', 16))
         backbone, channels = BACKBONES[name]
         cfg.model.backbone, cfg.model.neck.in_channels = backbone, list(channels)
         return cfg
     arch, patch_size = name.split('_')[-2:]
-    return load_config(CONFIGS / BASES[what].format(arch).replace('_16_', f'_{patch_size}_'))
+    return load_config(CONFIGS / BASES[what].format(arch, patch_size))
 
 
 class _Predictions(nn.Module):

@@ -11,6 +11,7 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 
+from ..cores import cores_of_process
 from ..device import choose_dtype, dtype_name, multiplies_bfloat16
 from ..errors import UserError
 from ..launchers import was_restarted
@@ -54,6 +55,9 @@ HOOKS_OF_MMENGINE = {
 }
 LOGGERS = {'tensorboard': 'TensorBoardHook', 'wandb': 'WandbHook', 'mlflow': 'MLflowHook'}
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+# Of a dataloader: a batch_size that is still to be measured, or a num_workers to be counted.
+AUTO = 'auto'
+MAX_WORKERS = 8  # of a loader; each has its own copy of the annotations
 TIMEOUT = 600  # seconds without a batch after which a run ends
 WORKER_ARGUMENTS = ('persistent_workers', 'prefetch_factor', 'timeout')
 WRAPPER = 'optim_wrapper.type'  # on the command line, OptimWrapper trains in float32
@@ -273,6 +277,29 @@ def _adapt_workers(cfg: Config) -> list[str]:
         unused = [argument for argument in WORKER_ARGUMENTS if loader.pop(argument, None)]
         if unused:  # PyTorch refuses them
             notes.append(f'{name} has no workers: {", ".join(unused)} unset.')
+    return notes
+
+
+def fit_loaders(cfg: Config) -> list[str]:
+    """Choose the number of workers that is ``'auto'``, and pin the memory of batches for a GPU.
+
+    Edits ``cfg`` for this machine, which the config that a run was started with may not know, and
+    returns sentences for the log. A number in the config stays as it is.
+    """
+    loaders = {name: cfg[name] for name in DATALOADERS if isinstance(cfg.get(name), dict)}
+    notes = []
+    counted = [name for name, loader in loaders.items() if loader.get('num_workers') == AUTO]
+    if counted:
+        cores = cores_of_process(cfg.get('launcher', 'none'))
+        workers = min(cores, MAX_WORKERS)
+        for name in counted:
+            loaders[name].num_workers = workers
+        notes.append(f'{", ".join(counted)}: num_workers={workers}, for {cores} cores a process.')
+    unpinned = [name for name, loader in loaders.items() if 'pin_memory' not in loader]
+    if torch.cuda.is_available() and unpinned:
+        for name in unpinned:
+            loaders[name].pin_memory = True
+        notes.append(f'{", ".join(unpinned)}: pin_memory=True, for copies that do not wait.')
     return notes
 
 

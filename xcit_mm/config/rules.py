@@ -11,7 +11,7 @@ from ..errors import UserError, did_you_mean
 from ..launchers import LAUNCHERS
 from ..run_files import require_checkpoints
 from ..weights.pretrained import require_file
-from .adapt import LOGGERS
+from .adapt import AUTO, LOGGERS
 from .channel_rules import check_image_channels, check_map_channels
 from .data_rules import check_classes, check_data
 from .height_rules import check_heights
@@ -24,7 +24,6 @@ REQUIRED = {
     'test': ('model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
     'prediction': ('model', 'test_dataloader'),
 }
-AUTO = 'auto'  # train_dataloader.batch_size, until it is measured
 METRICS_WITH_ERRORS = ('CocoAPMetric', 'ClassIoUMetric', 'AccuracyMetric')
 SPLITS = {'train': ('train', 'val'), 'test': ('test',)}
 

@@ -1,7 +1,6 @@
 """The check of a whole dataset before a run: what the run would drop, or stop at."""
 
 import json
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..config.data_rules import check_classes, check_data
 from ..config.tree import class_name, sampled_datasets, split_datasets, typed_nodes
+from ..cores import number_of_cores
 from ..environment import quiet, require_framework
 from ..errors import UserError, printable, reason
 from ..finder import images_beside, spelled
@@ -155,12 +155,6 @@ def check_dataset(
             f'{cfg.max_bad_share:g} that max_bad_share allows'
         )
     return report
-
-
-def number_of_cores() -> int:
-    """Return the number of cores that this process may use."""
-    has_affinity = hasattr(os, 'sched_getaffinity')
-    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
 
 
 def print_report(report: Report) -> None:

@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..config.data_rules import check_data
 from ..config.tree import split_datasets
+from ..cores import number_of_cores
 from ..environment import quiet, require_framework
 from ..errors import UserError, printable, reason
-from .audit import number_of_cores
 from .decode import BadImageError, image_loader
 from .multiband import LoadMultiband
 

@@ -22,7 +22,8 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
 
-from ..config.rules import AUTO, check_single_images
+from ..config.adapt import AUTO
+from ..config.rules import check_single_images
 from ..config.tree import class_name, typed_nodes
 from ..datasets.samples import seed_all
 from ..errors import UserError, is_out_of_memory, reason

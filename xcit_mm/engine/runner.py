@@ -1,7 +1,9 @@
 """mmengine's runner with whole checkpoints, and evaluations that name a bad sample."""
 
+from copy import deepcopy
 from functools import partial
 
+import torch
 from mmengine.config import Config
 from mmengine.logging import MMLogger
 from mmengine.model import is_model_wrapper
@@ -11,6 +13,7 @@ from mmengine.runner import Runner
 from torch import nn
 from torch.utils.data import DataLoader
 
+from ..config.adapt import fit_loaders
 from ..config.rules import SPLITS
 from ..config.tree import class_name
 from ..console import keep_readable
@@ -19,6 +22,7 @@ from ..processes import cpu_group, lost_processes_named, require_same
 from .batch_size import choose_batch_size
 from .checkpoints.checkpointed import CheckpointedRunner
 from .data.loader import evaluation_loader
+from .data.pinned import copy_without_waiting
 from .distributed import connect_run
 from .recipe import fingerprint
 from .streamed_model import StreamedModel
@@ -52,6 +56,19 @@ class CheckedRunner(CheckpointedRunner):
     It has the arguments of mmengine's runner.
     """
 
+    @classmethod
+    def from_cfg(cls, cfg: Config) -> 'CheckedRunner':
+        """Build the runner of a config, and fit its loaders to this machine.
+
+        The tools of mmdet and mmseg call this, too.
+        """
+        cfg = deepcopy(cfg)
+        notes = fit_loaders(cfg)
+        runner = super().from_cfg(cfg)
+        for note in notes:
+            runner.logger.warning(note)
+        return runner
+
     def build_logger(self, *args, **kwargs) -> MMLogger:
         logger = super().build_logger(*args, **kwargs)
         keep_readable(logger)
@@ -71,6 +88,13 @@ class CheckedRunner(CheckpointedRunner):
         """Build the loader of an evaluation; the training loops build their own."""
         loader = Runner.build_dataloader(*args, **kwargs)
         return evaluation_loader(loader, partial(self.call_hook, 'while_evaluation_waits'))
+
+    def build_model(self, model: nn.Module | dict) -> nn.Module:
+        """Build the model, whose preprocessors copy pinned batches without waiting."""
+        model = super().build_model(model)
+        if torch.cuda.is_available():
+            copy_without_waiting(model)
+        return model
 
     def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
         """Wrap the model for several processes, or to stream images in a single process."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from tempfile import TemporaryFile
 
+import numpy as np
 import pytest
 import torch
 from helpers import PATIENCE, wait_until, wait_until_session_ends
@@ -46,6 +47,17 @@ class Failing(ToyDataset):
         elif self.failure:
             os.kill(os.getpid(), getattr(signal, self.failure))
         return sample
+
+
+class WithMasks(ToyDataset):
+    """A dataset with a large array in each sample."""
+
+    def __init__(self, dtype: np.dtype) -> None:
+        super().__init__()
+        self.masks = np.arange(3 * 256 * 256).reshape(3, 256, 256).astype(dtype)
+
+    def __getitem__(self, index: int) -> dict:
+        return super().__getitem__(index) | {'masks': self.masks[..., ::-1][..., ::-1]}
 
 
 SLOW_MODULE = """
@@ -146,6 +158,20 @@ def test_workers_that_are_stopped_end_the_run_after_the_timeout():
     with pytest.raises(UserError, match=message):
         next(iter(toy_loader(Failing('SIGSTOP'), 2, timeout=2)))
     wait_until(lambda: not multiprocessing.active_children())
+
+
+def test_large_arrays_are_sent_in_shared_memory():
+    dataset = WithMasks(np.dtype('uint8'))
+    (sample,) = next(iter(toy_loader(dataset, 1, batch_size=1)))['masks']
+    assert np.array_equal(sample, dataset.masks)
+    assert sample.base.is_shared()  # the tensor that was sent
+
+
+@pytest.mark.parametrize('dtype', ['complex64', 'O'])
+def test_arrays_of_other_types_are_sent_as_they_are(dtype):
+    dataset = WithMasks(np.dtype(dtype))
+    (sample,) = next(iter(toy_loader(dataset, 1, batch_size=1)))['masks']
+    assert np.array_equal(sample, dataset.masks) and sample.dtype == dataset.masks.dtype
 
 
 @pytest.mark.parametrize('timeout', [0, 900])

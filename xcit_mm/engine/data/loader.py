@@ -3,12 +3,13 @@
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, Sampler
 
 from ...datasets.samples import BadSample, Samples, TrainingSamples
 from ...errors import UserError, reason
+from .pinned import pinned
 from .sampler import ResumableBatches
 from .workers import Batches, init_worker, start_fork_server
 
@@ -80,6 +81,17 @@ class CheckedLoader(DataLoader):
             ) from error
 
 
+class LoadedBatch(NamedTuple):
+    """A batch, or None without a good sample, and the bad samples that it would have had."""
+
+    batch: Any
+    bad: list[BadSample]
+
+    def pin_memory(self) -> 'LoadedBatch':
+        """Return the batch in pinned memory; PyTorch calls this in a thread."""
+        return self._replace(batch=pinned(self.batch))
+
+
 def training_loader(
     loader: DataLoader,
     seed: int,
@@ -106,8 +118,8 @@ def _refuse(samples: list[BadSample]) -> None:
 
 def _collate(
     collate: Callable[[list], Any], samples: list[tuple[Any, list[BadSample]]]
-) -> tuple[Any, list[BadSample]]:
+) -> LoadedBatch:
     """Collate the good samples of a batch, and list the bad ones."""
     bad = [problem for _, problems in samples for problem in problems]
     good = [sample for sample, _ in samples if sample is not None]
-    return collate(good) if len(good) == len(samples) else None, bad
+    return LoadedBatch(collate(good) if len(good) == len(samples) else None, bad)

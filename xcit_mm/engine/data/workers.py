@@ -8,8 +8,11 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import numpy as np
+import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
@@ -21,6 +24,8 @@ from . import PRELOAD
 # Ctrl-C, and Ctrl-Break on Windows: the terminal sends them to the workers as well.
 INTERRUPTIONS = [getattr(signal, name) for name in ('SIGINT', 'SIGBREAK') if hasattr(signal, name)]
 RECEIVES_SIGNALS = hasattr(signal, 'sigtimedwait')  # with their senders: not on Windows and macOS
+SHARED_BYTES = 2**16  # from which an array is sent in shared memory
+SHARED_DTYPES = tuple(map(np.dtype, ('bool', 'uint8', 'int32', 'int64', 'float32', 'float64')))
 CHECK_INTERVAL = 1.0  # seconds between two looks at workers that have no batch
 
 
@@ -51,8 +56,10 @@ def init_worker(init: Callable[[int], None] | None, training: int, worker: int) 
     A worker ends when the training, the process with that number, tells it to or has ended.
     PyTorch's own workers notice that only when the batch that they hold is read. A worker also ends
     if it cannot send a batch; Python's queues would drop it, and the training would wait for it.
+    Large arrays are sent in shared memory.
     """
     multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_exit)
+    ForkingPickler.register(np.ndarray, _reduce_array)
     for number in INTERRUPTIONS:
         signal.signal(number, signal.SIG_IGN)
     if RECEIVES_SIGNALS:
@@ -91,6 +98,16 @@ class Batches(_MultiProcessingDataLoaderIter):
                     worker.kill()
                 raise
         return has_arrived, data
+
+
+def _reduce_array(array: np.ndarray) -> tuple:
+    """Reduce a large array, such as the masks of mmdet, to a tensor, which is in shared memory.
+
+    Its values would go through a pipe, and both ends of it would copy them.
+    """
+    if array.nbytes < SHARED_BYTES or array.dtype not in SHARED_DTYPES:
+        return array.__reduce_ex__(2)
+    return torch.Tensor.numpy, (torch.from_numpy(np.ascontiguousarray(array)),)
 
 
 def _exit(error: Exception, batch: Any) -> None:
