@@ -152,6 +152,38 @@ def test_what_is_computed_by_mmdet_itself(monkeypatch, train):
     assert losses['loss_mask'].isfinite()
 
 
+def test_other_extractors_and_heads_without_deltas_are_left_to_mmdet(monkeypatch):
+    monkeypatch.setattr(BatchedRoIHead, '_targets', None)
+    losses, _ = computed(head('BatchedRoIHead', boxes=dict(with_reg=False)), (2, 1), (20, 20))
+    assert losses['loss_cls'].isfinite() and 'loss_bbox' not in losses
+    module, calls = head('BatchedRoIHead'), []
+    extractor = module.mask_roi_extractor
+    base = type(extractor)
+
+    class Other(base):
+        def forward(self, *args):
+            calls.append(args)
+            return super().forward(*args)
+
+    extractor.__class__ = Other
+    computed(module, (2, 1), (20, 20))
+    assert len(calls) == 1
+
+
+def test_a_batch_without_samples_has_losses_of_zero():
+    between = dict(assigner=dict(CFG.train_cfg.rcnn.assigner, pos_iou_thr=0.7, neg_iou_thr=0.3))
+    between['assigner']['min_pos_iou'] = 0.7
+    between['sampler'] = dict(ALL, add_gt_as_proposals=False)
+    _, samples = batch((1,), (1,))
+    corner, other = samples[0].gt_instances.bboxes.split(2, dim=1)
+    half = torch.cat((corner, corner + (other - corner) * 0.7), dim=1)  # an overlap of 0.49
+    module, x = head('BatchedRoIHead', between), maps(batch=1)
+    losses = module.loss(x, [InstanceData(bboxes=half, scores=torch.ones(1))], samples)
+    assert [losses[name].item() for name in ('loss_cls', 'loss_bbox', 'loss_mask')] == [0, 0, 0]
+    sum(value for name, value in losses.items() if 'loss' in name).backward()
+    assert all(each.grad is not None and not each.grad.any() for each in x[:4])
+
+
 def test_polygons_are_cut_by_mmdet(monkeypatch):
     monkeypatch.setattr(BatchedRoIHead, '_targets', None)
     proposals, samples = batch((1, 1), (20, 20))

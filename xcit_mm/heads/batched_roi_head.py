@@ -9,7 +9,6 @@ from mmdet.models.losses import CrossEntropyLoss, accuracy
 from mmdet.models.roi_heads import StandardRoIHead
 from mmdet.models.roi_heads.bbox_heads import BBoxHead
 from mmdet.models.roi_heads.mask_heads import FCNMaskHead
-from mmdet.models.roi_heads.roi_extractors import SingleRoIExtractor
 from mmdet.models.utils import unpack_gt_instances
 from mmengine.registry import MODELS
 from mmengine.structures import InstanceData
@@ -21,7 +20,7 @@ from .box_losses import box_loss, can_compute
 from .mask_targets import are_bitmaps, mask_targets, on_device
 from .matching import IGNORED, are_plain, can_match, first_ones, match, pad_objects
 from .random_samples import can_sample, sample
-from .regions import Regions, by_level
+from .regions import Regions, by_level, can_extract
 from .transfers import to_device
 
 BOX_METHODS = 'loss', 'loss_and_target', 'get_targets', '_get_targets_single'
@@ -73,13 +72,15 @@ class BatchedRoIHead(StandardRoIHead):
         are_known = (
             isinstance(boxes, BBoxHead)
             and _keeps(boxes, BBoxHead, BOX_METHODS)
+            and boxes.with_cls
+            and boxes.with_reg
             and not (boxes.reg_decoded_bbox or boxes.custom_activation)
             and can_code(boxes.bbox_coder)
             and can_compute(boxes.loss_bbox)
             and type(boxes.loss_cls) is CrossEntropyLoss
             and can_match(self.bbox_assigner)
             and can_sample(self.bbox_sampler)
-            and isinstance(self.bbox_roi_extractor, SingleRoIExtractor)
+            and can_extract(self.bbox_roi_extractor)
             and not self.with_shared_head
         )
         if not (are_known and self.with_mask):
@@ -90,7 +91,7 @@ class BatchedRoIHead(StandardRoIHead):
             and _keeps(mask, FCNMaskHead, MASK_METHODS)
             and type(mask.loss_mask) is CrossEntropyLoss
             and not (self.share_roi_extractor or self.train_cfg.get('soft_mask_target', False))
-            and isinstance(extractor, SingleRoIExtractor)
+            and can_extract(extractor)
             and extractor.featmap_strides == self.bbox_roi_extractor.featmap_strides
             and extractor.finest_scale == self.bbox_roi_extractor.finest_scale
         )
@@ -137,7 +138,7 @@ class BatchedRoIHead(StandardRoIHead):
                 weights = weights.where(~is_positive, self.train_cfg.pos_weight)
             wanted = encode(head.bbox_coder, regions.boxes[:, 1:], targets.objects[rows])
             wanted = wanted.where(is_positive[:, None], 0)
-        deltas = deltas.view(count, -1, 4)
+        deltas = deltas.view(count, deltas.shape[1] // 4, 4)
         if head.reg_class_agnostic:
             deltas = deltas[:, 0]
         else:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torchvision  # noqa: F401  registers torch.ops.torchvision
 from mmdet.models.dense_heads import RPNHead
 from mmdet.models.losses import CrossEntropyLoss
 from mmdet.models.utils import unpack_gt_instances

@@ -37,6 +37,14 @@ class Regions(NamedTuple):
         return torch.cat(parts)
 
 
+def can_extract(extractor: object) -> bool:
+    """Return whether :meth:`Regions.extract` does what an extractor does."""
+    return (
+        isinstance(extractor, SingleRoIExtractor)
+        and type(extractor).forward is SingleRoIExtractor.forward
+    )
+
+
 def by_level(
     extractor: SingleRoIExtractor, boxes: Tensor, groups: Sequence[Tensor]
 ) -> list[Regions]:
