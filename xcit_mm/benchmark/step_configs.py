@@ -26,7 +26,11 @@ from .whole_models import BACKBONES, BASES
 SEM_FPN, STOCK = '+sem_fpn', '+stock'  # suffixes: Semantic FPN, and as mmdet or mmseg train
 # Our classes, and what mmdet and mmseg use in their place.
 STOCK_CLASSES = {ours: theirs for theirs, ours in REPLACEMENTS.items()}
-STOCK_CLASSES['AlignedEncoderDecoder'] = 'EncoderDecoder'
+STOCK_CLASSES |= {
+    'AlignedEncoderDecoder': 'EncoderDecoder',
+    'BatchedRPNHead': 'RPNHead',
+    'BatchedRoIHead': 'StandardRoIHead',
+}
 # Options of our recipes that the configs of mmdet and mmseg do not have.
 OUR_OPTIONS = ('graphs', 'optim_wrapper.constructor', 'optim_wrapper.optimizer.fused')
 STOCK_WORKERS = 2  # in the configs of mmdet
