@@ -178,7 +178,8 @@ def add_options_argument(parser: argparse.ArgumentParser) -> None:
         metavar='NAME=VALUE',
         help='replace values of the config, as in train_dataloader.batch_size=4; '
         'data_root=DIR changes all data paths, pretrained=FILE sets the backbone weights, '
-        'lsj=SIZE trains with large-scale jitter and copy-paste',
+        'lsj=SIZE trains with large-scale jitter and copy-paste, draft=True decodes JPEG files at '
+        'the size that they are resized to',
     )
 
 

@@ -38,6 +38,7 @@ from .version import __version__  # noqa: E402
 environment.BUILT_ON.update(
     mmdet=(
         'xcit_mm.datasets.coco',
+        'xcit_mm.datasets.draft_resize_with_masks',
         'xcit_mm.datasets.panoptic',
         'xcit_mm.engine.coco_metric',
         'xcit_mm.engine.instance_tta',

@@ -9,7 +9,10 @@ import torch
 from helpers import ROOT, randomize, relative_error
 from helpers.in_process import call_tool
 
+from xcit_mm.benchmark import StepMeasurement, describe_step
 from xcit_mm.benchmark.models import PEERS, build
+from xcit_mm.benchmark.steps import busy_microseconds
+from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
 
 
 def test_measurements_are_printed_and_written(monkeypatch, capfd, tmp_path):
@@ -60,6 +63,88 @@ def test_a_model_that_runs_out_of_memory_does_not_end_the_run(tmp_path):
     assert 'out of memory |' in run.stdout
 
 
+IN_PROCESS = ['--cfg-options', 'train_dataloader.num_workers=0']
+
+
+@pytest.fixture(scope='module')
+def shapes(tmp_path_factory):
+    root = tmp_path_factory.mktemp('data') / 'shapes'
+    make_shapes(root, ShapesSpec(num_train=16, num_val=1, size=64))
+    return root
+
+
+def test_steps_of_our_runner_and_of_mmseg_are_measured(monkeypatch, capfd, tmp_path):
+    models = ['xcit_mm_t12_16+sem_fpn', 'xcit_mm_t12_16+sem_fpn+stock']
+    arguments = ['--models', *models, '--sizes', 64, '--steps', 1, '--repeats', 2, *IN_PROCESS]
+    arguments = ['--what', 'step', '--batch-size', 1, *arguments, '--out', tmp_path]
+    code, printed, errors = call_tool(monkeypatch, capfd, 'benchmark.py', *arguments)
+    assert code == 0, errors
+    result = json.loads((tmp_path / 'benchmark.json').read_text())['measurements']
+    assert [m['model'] for m in result] == models
+    for m in result:
+        assert m['size'] == [64, 64] and m['batch_size'] == 1
+        assert 0 < m['spread'][0] <= m['seconds'] <= m['spread'][1]
+        assert all(seconds > 0 for seconds in m['host'].values())
+        assert sum(m['host'].values()) <= m['spread'][0] + m['spread'][1]
+        assert m['operators'] > 1000 and m['waits'] > 0 and m['peak_bytes'] > 2**20
+        assert m['kernels'] is m['gpu_seconds'] is None
+    assert printed.count('No GPU was measured') == 2
+    assert f'| {models[1]}, 64x64, float32, batch 1 |' in printed
+
+
+def test_steps_of_a_config_run_on_its_own_data(monkeypatch, capfd, tmp_path, shapes):
+    config = 'configs/sem_fpn_xcit_n12_16_shapes.py'
+    options = [*IN_PROCESS, f'data_root={shapes}', 'train_dataloader.batch_size=2']
+    arguments = ['--models', config, '--steps', 1, '--repeats', 1, *options, '--out', tmp_path]
+    code, printed, errors = call_tool(
+        monkeypatch, capfd, 'benchmark.py', '--what', 'step', *arguments
+    )
+    assert code == 0, errors
+    (m,) = json.loads((tmp_path / 'benchmark.json').read_text())['measurements']
+    assert m['size'] is None and m['batch_size'] == 2
+    assert f'{config}, its own data, float32, batch 2' in printed
+
+
+@pytest.mark.parametrize('suffix', ['', '+stock'])
+def test_loaders_are_measured_with_each_number_of_workers(
+    monkeypatch, capfd, tmp_path, shapes, suffix
+):
+    config = f'configs/sem_fpn_xcit_n12_16_shapes.py{suffix}'
+    arguments = ['--models', config, '--workers', 0, 1, '--steps', 2, '--repeats', 1]
+    arguments += ['--cfg-options', f'data_root={shapes}', '--out', tmp_path]
+    code, printed, errors = call_tool(
+        monkeypatch, capfd, 'benchmark.py', '--what', 'loader', *arguments
+    )
+    assert code == 0, errors
+    result = json.loads((tmp_path / 'benchmark.json').read_text())['measurements']
+    assert [m['workers'] for m in result] == [0, 1]
+    assert all(m['images_per_second'] > 0 for m in result)
+    assert '1 worker:' in printed
+
+
+def test_what_the_gpu_waited_for_is_a_sentence():
+    host = dict(loader=0.02, forward=0.03, backward=0.03, rest=0.02)
+    numbers = dict(operators=5000, waits=40, peak_bytes=2**30, kernels=3000, gpu_seconds=0.05)
+    step = StepMeasurement(
+        'resnet50',
+        (800, 1344),
+        'bfloat16',
+        2,
+        seconds=0.1,
+        spread=(0.09, 0.11),
+        host=host,
+        **numbers,
+    )
+    sentence = describe_step(step)
+    assert 'worked 50% of the time, in 3000 kernels a step' in sentence
+    assert 'waited for the loader 20.0 ms, for Python 30.0 ms' in sentence
+    assert 'Python waited for it 40 times' in sentence and '20.0 images a second' in sentence
+
+
+def test_kernels_that_run_at_once_are_busy_once():
+    assert busy_microseconds([(0, 4), (1, 2), (3, 6), (10, 11)]) == 7
+
+
 @pytest.mark.parametrize(
     'arguments, message',
     [
@@ -69,6 +154,18 @@ def test_a_model_that_runs_out_of_memory_does_not_end_the_run(tmp_path):
             "'timm_s12_16' has no detector: choose xcit_mm_ARCH_PATCH, resnet50, swin_t, conv",
         ),
         (['--sizes', '100'], '100x100 is not a multiple of 32'),
+        (['--what', 'step', 'training'], 'step measures alone'),
+        (['--what', 'backbone', '--workers', '2'], '--what backbone has no --workers'),
+        (['--what', 'step', '--models', 'timm_s12_16'], "'timm_s12_16' is not a training: choose"),
+        (['--what', 'step', '--dtypes', 'bfloat16'], 'on a CPU, training steps are measured in fl'),
+        (
+            ['--what', 'step', '--models', 'configs/mask_rcnn_xcit_s12_16_3x.py'],
+            'to measure on drawn images, name a model, such as xcit_mm_s12_16',
+        ),
+        (
+            ['--what', 'step', '--models', 'configs/sem_fpn_xcit_n12_16_context.py'],
+            'streams its images',
+        ),
         (['--repeats', '0'], '0: not a positive number'),
         (['--device', 'cuda:99'], "device='cuda:99'"),
         (['--out', '/proc/nothing'], 'the folder /proc/nothing cannot be written to'),

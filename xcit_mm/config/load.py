@@ -14,6 +14,7 @@ from ..errors import DependencyError, UserError, did_you_mean, looked_in, one_li
 from ..shipped import CONFIGS, find_config
 from ..weights.hub import is_folder
 from .config_data import read_description
+from .draft import use_draft
 from .jitter import use_jitter
 from .tree import CONTAINERS, arguments_of, nodes, registered_class, replace_nodes
 
@@ -46,10 +47,11 @@ def load_config(
 ) -> Config:
     """Read a config file and apply the options of the command line.
 
-    Three options do more than replace a value, because the value alone would leave the config
+    Four options do more than replace a value, because the value alone would leave the config
     contradicting itself: ``data_root=DIR`` moves every path that starts with the config's
     ``data_root``, ``pretrained=WEIGHTS`` sets the weights that the backbone starts from
-    (None: random weights), and ``lsj=SIZE`` augments by large-scale jitter with copy-paste.
+    (None: random weights), ``lsj=SIZE`` augments by large-scale jitter with copy-paste, and
+    ``draft=True`` decodes JPEG files at the size that they are resized to.
 
     Args:
         path: Path of a config file, or the name of a config of this package; or ``hf://owner/name``
@@ -69,6 +71,8 @@ def load_config(
     options = dict(options or {})
     if 'lsj' in options:  # first: other options may name a transform of it
         use_jitter(cfg, options.pop('lsj'), path)
+    if 'draft' in options:
+        use_draft(cfg, options.pop('draft'), path)
     for option in options:
         _require_read(option, cfg, path)
         _require_known(option, cfg, path)

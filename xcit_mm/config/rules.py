@@ -14,6 +14,7 @@ from ..weights.pretrained import require_file
 from .adapt import AUTO, LOGGERS
 from .channel_rules import check_image_channels, check_map_channels
 from .data_rules import check_classes, check_data
+from .draft import check_draft
 from .height_rules import check_heights
 from .image_rules import check_images
 from .stream_rules import check_stream, streams_training
@@ -47,6 +48,7 @@ def check(cfg: Config, task: str) -> list[str]:
     check_map_channels(cfg)
     check_class_weights(cfg)
     check_image_channels(cfg, SPLITS[task])
+    check_draft(cfg)
     for name in LOGGERS.keys() & cfg.default_hooks.keys():
         require(name)
     if task == 'test':

@@ -38,12 +38,13 @@ LABELS_OF_OTHER_SIZE = 'it is not of the size of its labels'
 LABELS_ELSEWHERE = 'its labels lie elsewhere on the map'
 NO_LABELS = 'none of its pixels has a label'
 
+JPEG = b'\xff\xd8'
 # The first and last bytes of a file. OpenCV before 4.11 shows the rest of a cut file in gray.
-ENDS = ((b'\xff\xd8', b'\xff\xd9'), (b'\x89PNG', b'IEND\xaeB`\x82'))
+ENDS = ((JPEG, b'\xff\xd9'), (b'\x89PNG', b'IEND\xaeB`\x82'))
 # By their first bytes, not with Image.open: it refuses more than 179 million pixels, which photos
 # and scans can have. OpenCV decodes all of these.
 OPENERS = {
-    b'\xff\xd8': JpegImageFile,
+    JPEG: JpegImageFile,
     b'\x89P': PngImageFile,
     b'BM': BmpImageFile,
     b'RI': WebPImageFile,
@@ -51,6 +52,12 @@ OPENERS = {
 }
 EXIF_ORIENTATION = 0x0112
 GIF = b'GIF8'
+# OpenCV's decoding at a fraction of both sides, in which JPEG skips computing.
+REDUCED = {
+    2: cv2.IMREAD_REDUCED_COLOR_2,
+    4: cv2.IMREAD_REDUCED_COLOR_4,
+    8: cv2.IMREAD_REDUCED_COLOR_8,
+}
 MAX_BYTES = 2**31 - 1  # of an image file, the limit of OpenCV
 SILENT = 0  # a log level of OpenCV
 # OpenCV 5 moved this function.
@@ -90,6 +97,10 @@ class LoadImage:
 
     Args:
         to_float32: Whether to convert the image from uint8 to float32.
+        draft: Sides (long, short) in pixels of the largest image that a ``DraftResize``, which has
+            to follow, makes of this one. A JPEG file is decoded at 1/2, 1/4 or 1/8 of its size if
+            that is not smaller. ``img_shape`` and ``ori_shape`` remain the size of the whole image.
+            None: all pixels are decoded.
         backend_args: Arguments of mmengine's file backend for data that is not in local files.
 
     Raises:
@@ -97,8 +108,14 @@ class LoadImage:
             than annotated, or if they lie elsewhere on the map.
     """
 
-    def __init__(self, to_float32: bool = False, backend_args: dict | None = None) -> None:
+    def __init__(
+        self,
+        to_float32: bool = False,
+        backend_args: dict | None = None,
+        draft: tuple[int, int] | None = None,
+    ) -> None:
         self.to_float32 = to_float32
+        self.draft = draft
         self.backend_args = backend_args
 
     def __call__(self, results: dict) -> dict:
@@ -108,8 +125,15 @@ class LoadImage:
         image = results.get('img')
         if image is None:
             path = results['img_path']
-            image = self.decode(self.read(path), annotated or label_size, spelled(Path(path)))
-        height, width = image.shape[:2]
+            arguments = self.read(path), annotated or label_size, spelled(Path(path))
+            if self.draft is None:
+                image = self.decode(*arguments)
+                size = image.shape[1::-1]
+            else:
+                image, size = decode_draft(*arguments, self.draft)
+        else:
+            size = image.shape[1::-1]
+        width, height = size
         if 0 in (width, height):
             raise BadImageError(NO_PIXELS)
         for kind, size in ((OTHER_SIZE, annotated), (LABELS_OF_OTHER_SIZE, label_size)):
@@ -176,8 +200,33 @@ def image_loader(dataset: Any) -> LoadImage:
     return next((t for t in loaders if isinstance(t, LoadImage)), LoadImage())
 
 
-def decode(data: bytes, annotated: Size | None = None, path: Path | None = None) -> np.ndarray:
+def decode_draft(
+    data: bytes, annotated: Size | None, path: Path | None, draft: Size
+) -> tuple[np.ndarray, Size]:
+    """Decode an image file as :func:`decode`, but a JPEG file not larger than it is needed.
+
+    ``draft`` has the sides (long, short) in pixels of the box that the image is resized into.
+
+    Returns:
+        The image, and the size of the whole image.
+    """
+    if data.startswith(JPEG):
+        with suppress(Exception):  # decode says what is wrong with a file
+            size = size_of(io.BytesIO(data), annotated, path)
+            # Resizing into the box multiplies the sides by this number.
+            factor = min(max(draft) / max(size), min(draft) / min(size))
+            divisor = max((d for d in REDUCED if d * factor <= 1), default=1)
+            return decode(data, annotated, path, divisor), size
+    image = decode(data, annotated, path)
+    return image, image.shape[1::-1]
+
+
+def decode(
+    data: bytes, annotated: Size | None = None, path: Path | None = None, divisor: int = 1
+) -> np.ndarray:
     """Decode an image file to BGR of shape (H, W, 3), uint8, or raise a BadImageError.
+
+    The sides of a JPEG file are divided by a ``divisor`` of 1, 2, 4 or 8, and rounded up.
 
     The EXIF orientation is ignored if only the image as stored has the ``annotated`` size, or if
     files next to its ``path`` place it on the map.
@@ -192,11 +241,13 @@ def decode(data: bytes, annotated: Size | None = None, path: Path | None = None)
         image = image[..., ::-1]
     else:
         _check_end(data)
-        image, orientation = _decode(data), 1
+        image, orientation = _decode(data, divisor), 1
         with suppress(Exception):  # Pillow may not know a format that OpenCV reads
-            _, orientation = _header(io.BytesIO(data))
-    turned = upright(image, shown_orientation(orientation, path))
-    is_as_stored = annotated == image.shape[1::-1] != turned.shape[1::-1]
+            size, orientation = _header(io.BytesIO(data))
+    size = image.shape[1::-1] if divisor == 1 else size
+    orientation = shown_orientation(orientation, path)
+    turned = upright(image, orientation)
+    is_as_stored = annotated == size != (size[::-1] if orientation > 4 else size)
     return np.ascontiguousarray(image if is_as_stored else turned)
 
 
@@ -213,10 +264,10 @@ def _decode_tiff(data: bytes) -> tuple[np.ndarray, int]:
     return to_rgb_8_bits(image, bands.max_value), tags.orientation
 
 
-def _decode(data: bytes) -> np.ndarray:
+def _decode(data: bytes, divisor: int) -> np.ndarray:
     """Return the stored pixels of a file that is not a TIFF file as BGR, uint8."""
     # OpenCV changes the transparent colors of GIF files.
-    image = None if data.startswith(GIF) else _by_opencv(data)
+    image = None if data.startswith(GIF) else _by_opencv(data, divisor)
     if image is not None:
         return image
     try:
@@ -227,10 +278,10 @@ def _decode(data: bytes) -> np.ndarray:
         raise BadImageError(CUT_OFF if has_no_end else UNREADABLE) from None
 
 
-def _by_opencv(data: bytes) -> np.ndarray | None:
+def _by_opencv(data: bytes, divisor: int) -> np.ndarray | None:
     level = set_log_level(SILENT)  # _decode raises an error instead
     try:
-        flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+        flags = REDUCED.get(divisor, cv2.IMREAD_COLOR) | cv2.IMREAD_IGNORE_ORIENTATION
         return cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error:  # more pixels than OpenCV allows
         return None
