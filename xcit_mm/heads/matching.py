@@ -77,23 +77,27 @@ def match(
         (B, N): i + 1 for object i, ``BACKGROUND`` or ``IGNORED``.
     """
     boxes = boxes.expand(len(exist), -1, -1)
-    are_valid = exist.new_ones(boxes.shape[:2]) if are_valid is None else are_valid
     if len(exist) > 1 and exist.numel() * boxes.shape[1] > MAX_OVERLAPS:
-        of_images = zip(*(x.split(1) for x in (boxes, are_valid, objects, exist)), strict=True)
+        valid = [None] * len(exist) if are_valid is None else are_valid.split(1)
+        of_images = zip(boxes.split(1), valid, objects.split(1), exist.split(1), strict=True)
         return torch.cat([match(assigner, *of_image) for of_image in of_images])
     overlaps = bbox_overlaps(objects, boxes)  # (B, G, N)
-    overlaps = overlaps.where(exist[..., None] & are_valid[:, None], -1)
+    overlaps.masked_fill_(~exist[..., None], -1)
+    if are_valid is not None:
+        overlaps.masked_fill_(~are_valid[:, None], -1)
     best, nearest = overlaps.max(dim=1)
     best = best.clamp_(min=0)  # without objects, everything is background
     assigned = (best < assigner.neg_iou_thr).long() + IGNORED  # or BACKGROUND
     assigned = torch.where(best >= assigner.pos_iou_thr, nearest + 1, assigned)
     if assigner.match_low_quality:
         highest, place = overlaps.max(dim=2, keepdim=True)  # of each object
-        is_best = overlaps == highest
-        if not assigner.gt_max_assign_all:
-            is_best = place == torch.arange(overlaps.shape[2], device=place.device)
-        is_best &= highest >= max(assigner.min_pos_iou, 0)
-        number = torch.arange(1, overlaps.shape[1] + 1, device=place.device)[:, None]
-        last = torch.where(is_best, number, 0).amax(dim=1)  # a later object wins, as in mmdet
+        is_low = highest < max(assigner.min_pos_iou, 0)
+        if assigner.gt_max_assign_all:
+            is_best = overlaps == highest.masked_fill_(is_low, 2)  # 2: none, as overlaps are <= 1
+        else:
+            order = torch.arange(overlaps.shape[2], device=place.device)
+            is_best = order == place.masked_fill_(is_low, -1)
+        number = torch.arange(1, overlaps.shape[1] + 1, dtype=torch.int32, device=place.device)
+        last = (is_best * number[:, None]).amax(dim=1)  # a later object wins, as in mmdet
         assigned = torch.where(last > 0, last, assigned)
-    return assigned.where(are_valid, IGNORED)
+    return assigned if are_valid is None else assigned.where(are_valid, IGNORED)
