@@ -73,35 +73,35 @@ def shapes(tmp_path_factory):
     return root
 
 
-def test_steps_of_our_runner_and_of_mmseg_are_measured(monkeypatch, capfd, tmp_path):
-    models = ['xcit_mm_t12_16+sem_fpn', 'xcit_mm_t12_16+sem_fpn+stock']
-    arguments = ['--models', *models, '--sizes', 64, '--steps', 1, '--repeats', 2, *IN_PROCESS]
+def test_steps_on_drawn_images_are_measured(monkeypatch, capfd, tmp_path):
+    model = 'xcit_mm_t12_16+sem_fpn'
+    arguments = ['--models', model, '--sizes', 64, '--steps', 1, '--repeats', 1, *IN_PROCESS]
     arguments = ['--what', 'step', '--batch-size', 1, *arguments, '--out', tmp_path]
     code, printed, errors = call_tool(monkeypatch, capfd, 'benchmark.py', *arguments)
     assert code == 0, errors
+    (m,) = json.loads((tmp_path / 'benchmark.json').read_text())['measurements']
+    assert (m['model'], m['size'], m['batch_size']) == (model, [64, 64], 1)
+    assert f'| {model}, 64x64, float32, batch 1 |' in printed
+
+
+def test_steps_of_our_runner_and_of_mmseg_are_measured(monkeypatch, capfd, tmp_path, shapes):
+    config = 'configs/sem_fpn_xcit_n12_16_shapes.py'
+    options = [*IN_PROCESS, f'data_root={shapes}', 'train_dataloader.batch_size=2']
+    arguments = ['--models', config, f'{config}+stock', '--steps', 1, '--repeats', 2, *options]
+    code, printed, errors = call_tool(
+        monkeypatch, capfd, 'benchmark.py', '--what', 'step', *arguments, '--out', tmp_path
+    )
+    assert code == 0, errors
     result = json.loads((tmp_path / 'benchmark.json').read_text())['measurements']
-    assert [m['model'] for m in result] == models
+    assert [m['model'] for m in result] == [config, f'{config}+stock']
     for m in result:
-        assert m['size'] == [64, 64] and m['batch_size'] == 1
+        assert m['size'] is None and m['batch_size'] == 2
         assert 0 < m['spread'][0] <= m['seconds'] <= m['spread'][1]
         assert all(seconds > 0 for seconds in m['host'].values())
         assert sum(m['host'].values()) <= m['spread'][0] + m['spread'][1]
-        assert m['operators'] > 1000 and m['waits'] > 0 and m['peak_bytes'] > 2**20
+        assert m['operators'] > 500 and m['waits'] > 0 and m['peak_bytes'] > 2**20
         assert m['kernels'] is m['gpu_seconds'] is None
     assert printed.count('No GPU was measured') == 2
-    assert f'| {models[1]}, 64x64, float32, batch 1 |' in printed
-
-
-def test_steps_of_a_config_run_on_its_own_data(monkeypatch, capfd, tmp_path, shapes):
-    config = 'configs/sem_fpn_xcit_n12_16_shapes.py'
-    options = [*IN_PROCESS, f'data_root={shapes}', 'train_dataloader.batch_size=2']
-    arguments = ['--models', config, '--steps', 1, '--repeats', 1, *options, '--out', tmp_path]
-    code, printed, errors = call_tool(
-        monkeypatch, capfd, 'benchmark.py', '--what', 'step', *arguments
-    )
-    assert code == 0, errors
-    (m,) = json.loads((tmp_path / 'benchmark.json').read_text())['measurements']
-    assert m['size'] is None and m['batch_size'] == 2
     assert f'{config}, its own data, float32, batch 2' in printed
 
 

@@ -21,6 +21,8 @@ from ..errors import UserError
 from .measure import require_sizes
 from .step_configs import STOCK, Training, without_workers
 
+TURNS = 4  # times that each prefetched batch is replaced in a measurement
+
 
 @dataclass(frozen=True)
 class LoaderSettings:
@@ -35,7 +37,7 @@ class LoaderSettings:
     sizes: tuple[tuple[int, int], ...] = ((800, 1344),)  # of drawn images, multiples of 32
     batch_size: int | None = None  # None: of the config
     repeats: int = 3  # measurements of each number of workers
-    steps: int = 20  # batches in a measurement
+    steps: int = 20  # batches in a measurement, or more if there are many workers
     options: Mapping[str, Any] | None = None  # replace values of the configs, by dotted names
     device: str = 'cpu'
 
@@ -96,13 +98,16 @@ def _images_per_second(cfg: Config, is_stock: bool, workers: int, steps: int) ->
     prefetched = workers * (loader.prefetch_factor or 0)
     for _ in islice(batches, prefetched + 1):
         pass
+    steps = max(steps, TURNS * prefetched)
     start = time.perf_counter()
     number = sum(1 for _ in islice(batches, steps))
     seconds = time.perf_counter() - start
     if workers:
         loader._iterator._shutdown_workers()  # at once, not beside the next measurement
     if number < steps:
-        raise UserError(f'the data has {prefetched + 1 + number} batches only: lower --steps')
+        raise UserError(
+            f'the data has {prefetched + 1 + number} batches only: give less --workers or --steps'
+        )
     return number * loader.batch_sampler.batch_size / seconds
 
 
