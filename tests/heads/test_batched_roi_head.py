@@ -170,6 +170,28 @@ def test_other_extractors_and_heads_without_deltas_are_left_to_mmdet(monkeypatch
     assert len(calls) == 1
 
 
+def test_a_subclass_with_losses_of_its_own_computes_them():
+    module, calls = head('BatchedRoIHead'), []
+
+    class Other(BatchedRoIHead):
+        def mask_loss(self, *args):
+            calls.append(args)
+            return super().mask_loss(*args)
+
+    module.__class__ = Other
+    computed(module, (2, 1), (20, 20))
+    assert len(calls) == 1
+
+
+def test_boxes_of_negative_area_are_samples_like_others():
+    module, (proposals, samples) = head('BatchedRoIHead', dict(sampler=ALL)), batch((1,), (20,))
+    proposals[0].bboxes[10:] = proposals[0].bboxes[10:, [0, 3, 2, 1]]
+    counts = []
+    module.bbox_head.register_forward_pre_hook(lambda _, args: counts.append(len(args[0])))
+    assert module.loss(maps(batch=1), proposals, samples)['loss_cls'].isfinite()
+    assert counts == [21]
+
+
 def test_a_batch_without_samples_has_losses_of_zero():
     between = dict(assigner=dict(CFG.train_cfg.rcnn.assigner, pos_iou_thr=0.7, neg_iou_thr=0.3))
     between['assigner']['min_pos_iou'] = 0.7

@@ -23,6 +23,7 @@ from .random_samples import can_sample, sample
 from .regions import Regions, by_level, can_extract
 from .transfers import to_device
 
+METHODS = 'bbox_loss', 'mask_loss', '_bbox_forward', '_mask_forward'
 BOX_METHODS = 'loss', 'loss_and_target', 'get_targets', '_get_targets_single'
 MASK_METHODS = 'loss_and_target', 'get_targets'
 
@@ -71,6 +72,7 @@ class BatchedRoIHead(StandardRoIHead):
         boxes = self.bbox_head if self.with_bbox else None
         are_known = (
             isinstance(boxes, BBoxHead)
+            and _keeps(self, StandardRoIHead, METHODS)
             and _keeps(boxes, BBoxHead, BOX_METHODS)
             and boxes.with_cls
             and boxes.with_reg

@@ -56,6 +56,8 @@ def by_level(
         groups: For each group, which boxes belong to it (n,).
     """
     number = len(extractor.featmap_strides)
+    # A box of negative area would have no level: the logarithm of its side is not a number.
+    boxes = torch.cat((boxes[:, :3], boxes[:, 3:].maximum(boxes[:, 1:3])), dim=1)
     levels = extractor.map_roi_levels(boxes, number)
     # Boxes of other groups come last.
     levels = torch.stack([levels.where(group, number) for group in groups])
