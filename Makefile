@@ -14,7 +14,8 @@ BOTH_FAMILIES := tests/config tests/datasets tests/engine/test_configs.py tests/
 	tests/engine/test_streamed_training.py tests/fusion tests/large_images/test_detection.py \
 	tests/large_images/test_segmentation.py tests/large_images/test_streamed_losses.py \
 	tests/large_images/test_streamed_detector_losses.py \
-	tests/mmcv_ops tests/weights tests/project/test_environment.py tests/project/test_tools.py tests/zoo
+	tests/mmcv_ops tests/weights tests/heads tests/graphs tests/engine/test_parameter_groups.py \
+	tests/project/test_environment.py tests/project/test_tools.py tests/zoo
 DETECTOR := configs/mask_rcnn_xcit_n12_16_shapes.py
 
 .PHONY: help train test test-all test-openmmlab data docs lint format clean
