@@ -56,7 +56,7 @@ def test_arguments_have_the_choices_and_defaults_of_the_package():
 
     values = {
         'cli': dict(DTYPES=(*DTYPES, 'auto')),
-        'benchmark': dict(TASKS=TASKS, NAMES=NAMES),
+        'benchmark': dict(TASKS=(*TASKS, 'step', 'loader'), NAMES=NAMES),
         'convert_predictions': dict(SHAPE_KINDS=SHAPE_KINDS),
         'get_flops': dict(ARCHS=tuple(ARCHS), PATCH_SIZES=PATCH_SIZES),
         'infer': dict(SCORE_THR=SCORE_THR),
