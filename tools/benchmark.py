@@ -14,7 +14,8 @@ from tools import cli
 TASKS = ('backbone', 'training', 'detector', 'segmentor', 'step', 'loader')
 NAMES = (
     'xcit_mm_ARCH_PATCH, timm_ARCH_PATCH (as in xcit_mm_s12_16) or resnet50, deit_s, swin_t, '
-    'pvtv2_b2, convnext_t; whole models: xcit_mm_ARCH_PATCH, resnet50, swin_t or a config file'
+    'pvtv2_b2, convnext_t; whole models: xcit_mm_ARCH_PATCH, resnet50, swin_t, convnext_t or a '
+    'config file'
 )
 STEP_NAMES = (
     'of step and loader: xcit_mm_ARCH_PATCH, resnet50, swin_t or convnext_t in Mask R-CNN, with '
