@@ -303,6 +303,40 @@ def test_a_part_that_cannot_be_captured_runs_eagerly_and_says_why_once(monkeypat
     assert [part.replays for part in graphs.parts] == [0, 3]
 
 
+class Poison(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x * (1 if self.calls < 3 else torch.nan)
+
+
+class Maps(dict):
+    """A mapping that graphs cannot take apart."""
+
+
+class InMaps(nn.Module):
+    def forward(self, x: Tensor) -> Maps:
+        return Maps(x=x)
+
+
+@pytest.mark.parametrize(
+    ('layer', 'why'),
+    [(Poison(), 'its graphs compute other outputs'), (InMaps(), 'it returns a Maps')],
+)
+def test_other_values_and_kinds_of_outputs_are_not_captured(monkeypatch, layer, why):
+    on_cpu(monkeypatch)
+    model, notes = Network(layer), Notes()
+    graphs = notes.graphs(model)
+    graphs.attach()
+    for _ in range(3):
+        model.extract_feat(image(8))
+    assert graphs.parts[0].replays == 0
+    assert why in notes[0]
+
+
 def test_hooks_of_modules_are_called(monkeypatch):
     on_cpu(monkeypatch)
     model, notes, calls = Network(), Notes(), []
@@ -312,9 +346,13 @@ def test_hooks_of_modules_are_called(monkeypatch):
         step(model, graphs, lambda: of_network(model, 8))
     assert len(calls) == 3 and graphs.parts[0].replays == 0
     assert notes == [
-        'CUDA graphs: the backbone with the neck runs without them: a module has a hook, which a '
-        'graph would not call'
+        'CUDA graphs: the backbone with the neck runs without them while a module has a hook, '
+        'which a graph would not call'
     ]
+    model.backbone[0]._forward_hooks.clear()
+    for _ in range(3):
+        step(model, graphs, lambda: of_network(model, 8))
+    assert graphs.parts[0].replays == 2
 
 
 def test_other_arguments_than_tensors_run_eagerly(monkeypatch):
@@ -359,13 +397,17 @@ def test_a_first_capture_without_memory_runs_eagerly(monkeypatch):
 
 def test_nothing_is_captured_where_too_little_memory_is_free(monkeypatch):
     recorders = on_cpu(monkeypatch)
-    model = Network()
-    graphs = Notes().graphs(model)
+    model, notes = Network(), Notes()
+    graphs = notes.graphs(model)
     for recorder in recorders:
         recorder.is_full = True
     for _ in range(3):
         step(model, graphs, lambda: of_network(model, 8))
     assert graphs.counts == (6, 0)
+    first, _ = notes
+    assert first.endswith(
+        'at most 0 sizes of batches, because too little memory of the GPU is free for more'
+    )
 
 
 def test_infinite_values_pass_through_a_replay(monkeypatch):

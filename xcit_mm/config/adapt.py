@@ -90,8 +90,9 @@ def adapt_for_training(
     options = options or {}
     notes = adapt(cfg) + use_folders_as_classes(cfg)
     cfg.default_hooks |= {name: dict(type=LOGGERS[name]) for name in loggers}
-    if graphs or cfg.get('graphs'):
-        cfg.default_hooks.setdefault('graphs', dict(type='GraphsHook'))
+    if graphs:
+        cfg.graphs = True
+    use_graphs(cfg)
     notes += _limit_iterations(cfg, options) + _without_amp(cfg, options) + stream_in_dtype(cfg)
     notes += _without_gpus(cfg) + _merge_groups(cfg)
     if not resume and was_restarted() and has_checkpoints(cfg.work_dir):
@@ -280,6 +281,13 @@ def _adapt_workers(cfg: Config) -> list[str]:
     return notes
 
 
+def use_graphs(cfg: Config) -> None:
+    """Add the hook that ``graphs=True`` in a config stands for."""
+    hooks = cfg.get('default_hooks') or {}
+    if cfg.get('graphs') and hooks.get('graphs') is None:
+        cfg.default_hooks = {**hooks, 'graphs': dict(type='GraphsHook')}
+
+
 def fit_loaders(cfg: Config) -> list[str]:
     """Choose the number of workers that is ``'auto'``, and pin the memory of batches for a GPU.
 
@@ -293,12 +301,12 @@ def fit_loaders(cfg: Config) -> list[str]:
         cores = cores_of_process(cfg.get('launcher', 'none'))
         workers = min(cores, MAX_WORKERS)
         for name in counted:
-            loaders[name].num_workers = workers
+            loaders[name]['num_workers'] = workers
         notes.append(f'{", ".join(counted)}: num_workers={workers}, for {cores} cores a process.')
     unpinned = [name for name, loader in loaders.items() if 'pin_memory' not in loader]
     if torch.cuda.is_available() and unpinned:
         for name in unpinned:
-            loaders[name].pin_memory = True
+            loaders[name]['pin_memory'] = True
         notes.append(f'{", ".join(unpinned)}: pin_memory=True, for copies that do not wait.')
     return notes
 

@@ -13,7 +13,7 @@ from mmengine.runner import Runner
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ..config.adapt import fit_loaders
+from ..config.adapt import fit_loaders, use_graphs
 from ..config.rules import SPLITS
 from ..config.tree import class_name
 from ..console import keep_readable
@@ -64,6 +64,7 @@ class CheckedRunner(CheckpointedRunner):
         """
         cfg = deepcopy(cfg)
         notes = fit_loaders(cfg)
+        use_graphs(cfg)
         runner = super().from_cfg(cfg)
         for note in notes:
             runner.logger.warning(note)

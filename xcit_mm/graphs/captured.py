@@ -17,6 +17,7 @@ from .recorder import Recorder
 
 # The largest difference from an eager pass, relative to the norm of all outputs or all gradients.
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 3e-2, torch.float16: 1e-2}
+CONSTANTS = bool, int, float, str, type(None)  # in outputs, beside tensors
 
 
 class CaptureError(RuntimeError):
@@ -166,7 +167,7 @@ class Captured:
                 [named[x] for x in gradients], list(gradients.values())
             )
         for what, error in errors.items():
-            if error > TOLERANCES.get(self._computation.dtype, 0):
+            if not error <= TOLERANCES.get(self._computation.dtype, 0):  # also NaN
                 raise CaptureError(
                     f'its graphs compute other {what} than an eager pass (by {error:.1e} of them)'
                 )
@@ -194,6 +195,9 @@ class _Computation:
         with torch.autocast(**self._autocast), torch.set_grad_enabled(self._has_gradients):
             args, options = tree_unflatten(self._inputs, self._spec)
             leaves, self._structure = tree_flatten(self._function(*args, **options))
+        for x in leaves:
+            if not isinstance(x, (Tensor, *CONSTANTS)):  # it may hold tensors
+                raise CaptureError(f'it returns a {type(x).__name__}')
         self._constants = [None if isinstance(x, Tensor) else (x,) for x in leaves]
         return [x for x in leaves if isinstance(x, Tensor)]
 
@@ -267,7 +271,6 @@ def _relative_error(tensors: Sequence[Tensor], expected: Sequence[Tensor]) -> fl
     The gradients of single parameters may be zero but for rounding, so all count together.
     """
     pairs = zip(tensors, expected, strict=True)
-    difference = sum((x.double() - y.double()).square().sum() for x, y in pairs)
-    total = sum(y.double().square().sum() for y in expected)
-    error = float((difference / total).sqrt())
-    return error if math.isfinite(float(total)) and total else 0.0
+    difference = float(sum((x.double() - y.double()).square().sum() for x, y in pairs))
+    total = float(sum(y.double().square().sum() for y in expected))
+    return math.sqrt(difference / total) if math.isfinite(total) and total else 0.0

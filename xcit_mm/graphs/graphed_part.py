@@ -14,6 +14,8 @@ from .captured import Captured, CaptureError, Pass
 from .flat_gradients import Gradients
 from .recorder import Recorder
 
+HOOKED = 'runs without them while a module has a hook, which a graph would not call'
+
 
 class GraphedPart:
     """A function of tensors that replays CUDA graphs for sizes that come again.
@@ -26,6 +28,7 @@ class GraphedPart:
         name: The name of the function, for messages.
         function: Takes and returns structures of tensors, and nothing else.
         module: The model that holds all parameters and buffers of the function.
+        device: The device of the model.
         recorder: Records the graphs of this part.
         max_sizes: The largest number of captured sizes.
         communicates: Whether the function exchanges data with other processes.
@@ -38,6 +41,7 @@ class GraphedPart:
         name: str,
         function: Callable[..., Any],
         module: nn.Module,
+        device: torch.device,
         recorder: Recorder,
         max_sizes: int,
         communicates: bool,
@@ -47,9 +51,11 @@ class GraphedPart:
         self.name, self.function = name, function
         self.calls = self.replays = 0
         self.max_sizes = max_sizes
-        self._module, self._recorder, self._communicates = module, recorder, communicates
+        self._module, self._device = module, device
+        self._recorder, self._communicates = recorder, communicates
         self._note, self._on_failure = note, on_failure
         self._reason: str | None = None  # why nothing is captured
+        self._had_hooks = False
         self._layout: Hashable = None
         self._counts: Counter[Hashable] = Counter()
         self._gradients: dict[tuple[nn.Parameter, ...], Gradients] = {}
@@ -81,7 +87,7 @@ class GraphedPart:
         before = self._pending()
         if self._reason is not None or (before is not None and not before.is_done):
             return False
-        device = next(self._module.parameters()).device
+        device = self._device
         if not (inputs and all(isinstance(x, Tensor) and x.device == device for x in inputs)):
             self._give_up(f'not all of its arguments are tensors on the device {device}')
         return self._reason is None
@@ -89,7 +95,9 @@ class GraphedPart:
     def _captured_for(self, inputs: list[Tensor], spec: Any) -> Captured | None:
         modules = list(self._module.modules())
         if any(map(_has_hooks, modules)):
-            self._give_up('a module has a hook, which a graph would not call')
+            if not self._had_hooks:  # they may be removed again
+                self._note(f'CUDA graphs: {self.name} {HOOKED}')
+            self._had_hooks = True
             return None
         layout = _layout(modules)
         if layout != self._layout:  # parameters were replaced or frozen, or training began or ended
@@ -106,8 +114,10 @@ class GraphedPart:
         count = self._counts[size]
         if count < 2:
             return False
-        if len(self._captured) < self.max_sizes and self._recorder.has_room():
-            return True
+        if len(self._captured) < self.max_sizes:
+            if self._recorder.has_room():
+                return True
+            self._limit_sizes('too little memory of the GPU is free for more')
         rarest = min(self._captured, key=self._counts.__getitem__, default=None)
         if rarest is None or count < 2 * self._counts[rarest]:
             return False
@@ -122,16 +132,19 @@ class GraphedPart:
             self._captured[size] = Captured(self.function, inputs, spec, *arguments)
         except RuntimeError as error:  # also PyTorch's OutOfMemoryError and errors of CUDA
             if is_out_of_memory(error) and self._captured:
-                self.max_sizes = len(self._captured)
-                self._note(
-                    f'CUDA graphs: {self.name} keeps at most {self.max_sizes} sizes of batches, '
-                    'because the memory of the GPU is full'
-                )
+                self._limit_sizes('the memory of the GPU is full')
             else:
                 self._give_up(str(error) if isinstance(error, CaptureError) else reason(error))
         else:
             return
         self._on_failure()
+
+    def _limit_sizes(self, why: str) -> None:
+        self.max_sizes = len(self._captured)
+        self._note(
+            f'CUDA graphs: {self.name} keeps at most {self.max_sizes} sizes of batches, because '
+            f'{why}'
+        )
 
     def _give_up(self, why: str) -> None:
         self._reason = why

@@ -41,7 +41,7 @@ class GraphedModel:
                 isinstance(module, nn.SyncBatchNorm) for module in owner.modules()
             )
             function = getattr(owner, method)
-            arguments = recorder, max_sizes, communicates, note, self._forget
+            arguments = device, recorder, max_sizes, communicates, note, self._forget
             self.parts.append(GraphedPart(name, function, owner, *arguments))
             self._owners.append((owner, method, vars(owner).get(method)))
 

@@ -53,7 +53,9 @@ class Recorder:
         """Return whether memory is left for another size, besides the sizes that run eagerly."""
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(self._device)
-        return free > MIN_FREE_SHARE * total
+        memory = torch.cuda.max_memory_allocated(self._device)
+        eager_step = memory - torch.cuda.memory_allocated(self._device)
+        return free > max(MIN_FREE_SHARE * total, eager_step)
 
     def forget(self) -> None:
         """Begin another pool; the memory of this one is free as soon as its graphs are deleted."""

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from .box_deltas import can_code, encode
 from .box_losses import box_loss, can_compute
 from .mask_targets import are_bitmaps, mask_targets, on_device
-from .matching import IGNORED, are_plain, can_match, first_ones, match, pad_objects
+from .matching import IGNORED, are_plain, can_match, first_ones, keeps, match, pad_objects
 from .random_samples import can_sample, sample
 from .regions import Regions, by_level, can_extract
 from .transfers import to_device
@@ -72,8 +72,8 @@ class BatchedRoIHead(StandardRoIHead):
         boxes = self.bbox_head if self.with_bbox else None
         are_known = (
             isinstance(boxes, BBoxHead)
-            and _keeps(self, StandardRoIHead, METHODS)
-            and _keeps(boxes, BBoxHead, BOX_METHODS)
+            and keeps(self, StandardRoIHead, METHODS)
+            and keeps(boxes, BBoxHead, BOX_METHODS)
             and boxes.with_cls
             and boxes.with_reg
             and not (boxes.reg_decoded_bbox or boxes.custom_activation)
@@ -90,7 +90,7 @@ class BatchedRoIHead(StandardRoIHead):
         mask, extractor = self.mask_head, self.mask_roi_extractor
         return (
             isinstance(mask, FCNMaskHead)
-            and _keeps(mask, FCNMaskHead, MASK_METHODS)
+            and keeps(mask, FCNMaskHead, MASK_METHODS)
             and type(mask.loss_mask) is CrossEntropyLoss
             and not (self.share_roi_extractor or self.train_cfg.get('soft_mask_target', False))
             and can_extract(extractor)
@@ -138,7 +138,7 @@ class BatchedRoIHead(StandardRoIHead):
             weights = torch.ones_like(scores[:, 0], dtype=torch.float32)
             if self.train_cfg.pos_weight > 0:
                 weights = weights.where(~is_positive, self.train_cfg.pos_weight)
-            wanted = encode(head.bbox_coder, regions.boxes[:, 1:], targets.objects[rows])
+            wanted = encode(head.bbox_coder, targets.boxes[rows, 1:], targets.objects[rows])
             wanted = wanted.where(is_positive[:, None], 0)
         deltas = deltas.view(count, deltas.shape[1] // 4, 4)
         if head.reg_class_agnostic:
@@ -163,7 +163,8 @@ class BatchedRoIHead(StandardRoIHead):
         with torch.no_grad():
             size = self.train_cfg.mask_size
             wanted = mask_targets(masks, regions.boxes[:, 1:], targets.numbers[rows], size)
-            labels = targets.labels[rows] * (not head.class_agnostic)
+            labels = targets.labels[rows]
+            labels = torch.zeros_like(labels) if head.class_agnostic else labels
         return dict(loss_mask=head.loss_mask(predicted, wanted, labels))
 
 
@@ -191,8 +192,3 @@ class _Targets:
         self.boxes, self.objects = boxes.flatten(0, 1), objects.flatten(0, 1)
         self.labels, self.numbers = labels.flatten(), numbers.flatten()
         self.are_positive, self.are_valid = are_positive.flatten(), are_valid.flatten()
-
-
-def _keeps(part: object, base: type, methods: Sequence[str]) -> bool:
-    """Return whether the class of a part has the methods of a base class."""
-    return all(getattr(type(part), name) is getattr(base, name) for name in methods)

@@ -16,6 +16,11 @@ IGNORED, BACKGROUND = -1, 0
 MAX_OVERLAPS = 2**24
 
 
+def keeps(part: object, base: type, methods: Sequence[str]) -> bool:
+    """Return whether the class of a part has the methods of a base class."""
+    return all(getattr(type(part), name) is getattr(base, name) for name in methods)
+
+
 def can_match(assigner: object) -> bool:
     """Return whether :func:`match` does what an assigner does."""
     return (

@@ -13,7 +13,7 @@ class Regions(NamedTuple):
 
     Attributes:
         rows: (n,), the numbers of the regions in the list.
-        boxes: (n, 5), the number of the image and the corners in pixels.
+        boxes: (n, 5), the number of the image and the corners in pixels, without negative areas.
         counts: The number of regions of each level.
     """
 

@@ -114,6 +114,7 @@ def _losses_of(head: BaseDecodeHead, scores: Any, samples: Sequence[Any]) -> dic
     for module in modules if isinstance(modules, nn.ModuleList) else [modules]:
         averages = getattr(module, 'cls_criterion', None) is cross_entropy
         averages = averages and module.avg_non_ignore and module.class_weight is None
+        averages = averages and module.reduction == 'mean'
         average = dict(avg_factor=is_labeled.sum()) if averages else {}
         loss = module(scores, labels, weight=None, ignore_index=head.ignore_index, **average)
         losses[module.loss_name] = losses.get(module.loss_name, 0) + loss

@@ -54,7 +54,13 @@ class GraphsHook(Hook):
         self._steps += 1
         self._replayed += 0 < replays == calls
 
+    def before_val(self, runner: Runner) -> None:
+        self._log(runner)
+
     def after_train_epoch(self, runner: Runner) -> None:
+        self._log(runner)
+
+    def _log(self, runner: Runner) -> None:
         if self._model is not None and self._model.parts:
             runner.logger.info(
                 'CUDA graphs: %d of %d steps ran captured; captured sizes of batches: %d',

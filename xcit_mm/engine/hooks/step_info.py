@@ -35,7 +35,7 @@ class StepInfoHook(RuntimeInfoHook):
         if clip is None:  # without clip_grad, or with several optimizers
             return
 
-        def clip_unread(*args: Any, **kwargs: Any) -> None:
+        def clip_unread(*args: Any, **kwargs: Any) -> Any:
             norm = clip(*args, **kwargs)
             if norm is not None:  # clip_grad_value_ has none
                 unread[wrapper.grad_name] = norm
