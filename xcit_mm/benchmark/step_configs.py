@@ -196,6 +196,7 @@ def _as_stock(cfg: Config) -> Config:
     for name in cfg:
         cfg[name] = replace_nodes(cfg[name], replace)
     cfg.runner_type = 'Runner'
+    cfg.env_cfg.mp_cfg.mp_start_method = 'fork'  # as in the configs of mmdet and mmseg
     cfg.default_hooks = ConfigDict(
         {name: cfg.default_hooks[name] for name in HOOKS_OF_MMENGINE if name in cfg.default_hooks}
     )
