@@ -14,6 +14,8 @@ from .captured import Captured, CaptureError, Pass
 from .flat_gradients import Gradients
 from .recorder import Recorder
 
+FULL = 'too little memory of the GPU is free for more'
+NO_MEMORY = 'a size runs without them, because the memory of the GPU is too small for its graphs'
 HOOKED = 'runs without them while a module has a hook, which a graph would not call'
 
 
@@ -58,6 +60,7 @@ class GraphedPart:
         self._had_hooks = False
         self._layout: Hashable = None
         self._counts: Counter[Hashable] = Counter()
+        self._too_large: set[Hashable] = set()  # sizes
         self._gradients: dict[tuple[nn.Parameter, ...], Gradients] = {}
         self._pending: Callable[[], Pass | None] = lambda: None
         self.forget()
@@ -112,12 +115,13 @@ class GraphedPart:
 
     def _makes_room_for(self, size: Hashable) -> bool:
         count = self._counts[size]
-        if count < 2:
+        if count < 2 or size in self._too_large:
             return False
         if len(self._captured) < self.max_sizes:
             if self._recorder.has_room():
                 return True
-            self._limit_sizes('too little memory of the GPU is free for more')
+            self.max_sizes = len(self._captured)
+            self._note(f'CUDA graphs: {self.name} keeps {self.max_sizes} sizes of batches: {FULL}')
         rarest = min(self._captured, key=self._counts.__getitem__, default=None)
         if rarest is None or count < 2 * self._counts[rarest]:
             return False
@@ -131,20 +135,15 @@ class GraphedPart:
         try:
             self._captured[size] = Captured(self.function, inputs, spec, *arguments)
         except RuntimeError as error:  # also PyTorch's OutOfMemoryError and errors of CUDA
-            if is_out_of_memory(error) and self._captured:
-                self._limit_sizes('the memory of the GPU is full')
+            if is_out_of_memory(error):
+                self._too_large.add(size)
+                self._note(f'CUDA graphs: {self.name}: {NO_MEMORY}')
+                self.max_sizes = len(self._captured) or self.max_sizes
             else:
                 self._give_up(str(error) if isinstance(error, CaptureError) else reason(error))
         else:
             return
         self._on_failure()
-
-    def _limit_sizes(self, why: str) -> None:
-        self.max_sizes = len(self._captured)
-        self._note(
-            f'CUDA graphs: {self.name} keeps at most {self.max_sizes} sizes of batches, because '
-            f'{why}'
-        )
 
     def _give_up(self, why: str) -> None:
         self._reason = why
