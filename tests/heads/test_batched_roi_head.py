@@ -1,4 +1,4 @@
-"""Losses and gradients equal those of mmdet's StandardRoIHead, given the same samples."""
+"""Compare BatchedRoIHead with mmdet's StandardRoIHead on the same samples."""
 
 import copy
 

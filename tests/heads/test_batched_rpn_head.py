@@ -1,4 +1,4 @@
-"""Losses, gradients and proposals equal those of mmdet's RPNHead, given the same samples."""
+"""Compare BatchedRPNHead with mmdet's RPNHead on the same samples."""
 
 import copy
 

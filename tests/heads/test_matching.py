@@ -1,4 +1,4 @@
-"""Matches and samples equal those of mmdet's classes, for all images at once and without a wait."""
+"""Compare batched matching and sampling with mmdet's assigner and sampler."""
 
 import pytest
 import torch

@@ -104,7 +104,7 @@ def _images_per_second(cfg: Config, is_stock: bool, workers: int, steps: int) ->
         pass
     seconds = time.perf_counter() - start
     if workers:
-        loader._iterator._shutdown_workers()  # at once, not beside the next measurement
+        loader._iterator._shutdown_workers()  # or they would slow down the next measurement
     return steps * loader.batch_sampler.batch_size / seconds
 
 
