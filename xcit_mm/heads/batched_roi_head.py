@@ -62,9 +62,11 @@ class BatchedRoIHead(StandardRoIHead):
             targets = self._targets([each.bboxes for each in rpn_results_list], objects)
             groups = [targets.are_valid] + [targets.are_positive] * with_mask
             regions = by_level(self.bbox_roi_extractor, targets.boxes, groups)
-        losses = self._box_losses(x, regions[0], targets)
+        # mmdet rounds the corners of regions to the dtype of the maps, by 4 pixels in bfloat16.
+        maps = [each.float() for each in x[: self.bbox_roi_extractor.num_inputs]]
+        losses = self._box_losses(maps, regions[0], targets)
         if with_mask:
-            losses |= self._mask_losses(x, regions[1], targets, masks)
+            losses |= self._mask_losses(maps, regions[1], targets, masks)
         return losses
 
     def _is_batched(self) -> bool:
@@ -128,7 +130,7 @@ class BatchedRoIHead(StandardRoIHead):
             are_valid,
         )
 
-    def _box_losses(self, x: tuple[Tensor, ...], regions: Regions, targets: '_Targets') -> dict:
+    def _box_losses(self, x: Sequence[Tensor], regions: Regions, targets: '_Targets') -> dict:
         head = self.bbox_head
         scores, deltas = head(regions.extract(self.bbox_roi_extractor, x))
         with torch.no_grad():
@@ -154,7 +156,7 @@ class BatchedRoIHead(StandardRoIHead):
         )
 
     def _mask_losses(
-        self, x: tuple[Tensor, ...], regions: Regions, targets: '_Targets', masks: Tensor
+        self, x: Sequence[Tensor], regions: Regions, targets: '_Targets', masks: Tensor
     ) -> dict:
         head, rows = self.mask_head, regions.rows
         predicted = head(regions.extract(self.mask_roi_extractor, x))

@@ -22,18 +22,14 @@ class Regions(NamedTuple):
     counts: list[int]
 
     def extract(self, extractor: SingleRoIExtractor, maps: Sequence[Tensor]) -> Tensor:
-        """Return the features (n, C, h, w) of the regions in maps (B, C, H, W).
-
-        mmdet rounds the corners to the dtype of the maps, by up to 4 pixels in bfloat16. Here, the
-        features are float32.
-        """
+        """Return the features (n, C, h, w) of the regions in maps (B, C, H, W), both in float32."""
         parts = []
-        layers = zip(maps, extractor.roi_layers, self.boxes.split(self.counts), strict=False)
+        layers = zip(maps, extractor.roi_layers, self.boxes.split(self.counts), strict=True)
         for x, layer, boxes in layers:
             with torch.autocast(x.device.type, enabled=False):
                 # Without regions, the map still belongs to the loss: it gets a gradient of zeros.
-                none = x[:0, :, :1, :1].float().expand(-1, -1, *layer.output_size)
-                parts.append(layer(x.float(), boxes) if len(boxes) else none)
+                none = x[:0, :, :1, :1].expand(-1, -1, *layer.output_size)
+                parts.append(layer(x, boxes) if len(boxes) else none)
         return torch.cat(parts)
 
 
