@@ -142,6 +142,7 @@ def detector(name: str):
 
     with DefaultScope.overwrite_default_scope('mmdet'):
         model = MODELS.build(ConfigDict(narrow(name)))
+        model.init_weights()  # mmdet leaves some of them uninitialized until then
     return model, demo_mm_inputs(2, (3, 96, 96), [3, 3], num_classes=3, with_mask=True)
 
 
