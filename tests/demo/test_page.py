@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from helpers import PATIENCE
+from helpers import PATIENCE, wait_until
 from helpers.random_weights import DETECTOR, SEGMENTOR
 from playwright.sync_api import expect
 
@@ -76,11 +76,15 @@ def visit(browser, address) -> Iterator[Visit]:
 
 @pytest.fixture
 def calls(monkeypatch) -> list[np.ndarray]:
-    """The pictures that models were asked about."""
-    calls, predict = [], Model.predict
-    monkeypatch.setattr(
-        Model, 'predict', lambda model, image: calls.append(image) or predict(model, image)
-    )
+    """The pictures that models have answered."""
+    calls, original = [], Model.predict
+
+    def predict(self, image):
+        prediction = original(self, image)
+        calls.append(image)
+        return prediction
+
+    monkeypatch.setattr(Model, 'predict', predict)
     return calls
 
 
@@ -132,7 +136,7 @@ def test_a_segmentation_is_shown_and_its_opacity_follows_the_slider(visit, model
 
 
 def test_an_invalid_picture_or_model_is_named_and_the_page_goes_on(
-    visit, models, picture, tmp_path, monkeypatch
+    visit, models, calls, picture, tmp_path, monkeypatch
 ):
     visit.find()
     visit.wait_for('^no picture is chosen: ')
@@ -163,6 +167,7 @@ def test_an_invalid_picture_or_model_is_named_and_the_page_goes_on(
     assert not planted.exists()
     visit.choose('Checkpoint', models[DETECTOR][0])
     visit.find()
+    wait_until(lambda: len(calls) == 2)  # the page still shows the status of the first
     visit.wait_for_status(f'^found in .* by {models[DETECTOR][0]}')
     visit.choose('Config', 'later.py')  # it was not there when the page was opened first
     expect(visit.field('Checkpoint')).to_have_value('later.pth', timeout=TIMEOUT)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from torch import nn
@@ -60,3 +61,15 @@ def build(name: str, **options) -> nn.Module:
         model = MODELS.build(cfg.model).eval()
     randomize(model)
     return model
+
+
+def compute_losses_in_mmdet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let mmdet compute the losses of whole images, from the random samples of a streamed one."""
+    from mmdet.models.dense_heads import RPNHead
+    from mmdet.models.roi_heads import StandardRoIHead
+
+    from xcit_mm.heads.batched_roi_head import BatchedRoIHead
+    from xcit_mm.heads.batched_rpn_head import BatchedRPNHead
+
+    monkeypatch.setattr(BatchedRoIHead, 'loss', StandardRoIHead.loss)
+    monkeypatch.setattr(BatchedRPNHead, 'loss_and_predict', RPNHead.loss_and_predict)

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers import assert_same_gradients
-from helpers.detectors import NARROW, build
+from helpers.detectors import NARROW, build, compute_losses_in_mmdet
 from helpers.processes import in_processes
 from mmdet.models.task_modules.assigners import AssignResult, MaxIoUAssigner
 from mmdet.structures import DetDataSample
@@ -99,7 +99,7 @@ def test_an_image_of_one_tile_has_the_loss_of_mmdet(name, boxes, models, monkeyp
     tokens, maps = maps_of(passes)
     with monkeypatch.context() as patched:
         patched.setattr(model, 'extract_feat', lambda _: model.neck(maps))
-        as_in_mmdet(patched)  # which draws the random samples of a stream, too
+        compute_losses_in_mmdet(patched)
         torch.manual_seed(3)
         expected = model.loss(None, [copy.deepcopy(sample)])
     model.zero_grad()
@@ -110,17 +110,6 @@ def test_an_image_of_one_tile_has_the_loss_of_mmdet(name, boxes, models, monkeyp
     found, of_tokens = streamed(model, passes, sample)
     assert_same_losses(found, expected)
     assert_gradients(model, of_tokens, wanted, tokens)
-
-
-def as_in_mmdet(patched) -> None:
-    from mmdet.models.dense_heads import RPNHead
-    from mmdet.models.roi_heads import StandardRoIHead
-
-    from xcit_mm.heads.batched_roi_head import BatchedRoIHead
-    from xcit_mm.heads.batched_rpn_head import BatchedRPNHead
-
-    patched.setattr(BatchedRoIHead, 'loss', StandardRoIHead.loss)
-    patched.setattr(BatchedRPNHead, 'loss_and_predict', RPNHead.loss_and_predict)
 
 
 def assert_same_losses(
