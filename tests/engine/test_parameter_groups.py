@@ -119,6 +119,14 @@ def test_a_shared_layer_is_updated_once():
     assert len(parameters) == len({*parameters}) == len([*model.parameters()])
 
 
+def test_parameters_that_are_added_to_the_optimizer_are_clipped_last():
+    model, added = Stack(), nn.Parameter(torch.ones(2))
+    wrapper = wrapped(model, MERGED)
+    wrapper.optimizer.add_param_group(dict(params=[added], param_names=['added']))
+    wrapper.update_params(model(torch.ones(2, 7)).sum() + added.sum())
+    assert (added < 1).all()
+
+
 @pytest.mark.parametrize('fused', [False, True])
 def test_merged_groups_give_the_weights_of_separate_ones(fused):
     """Bit for bit, with clipped gradients and schedules, which mmengine logs as before."""
@@ -304,3 +312,17 @@ def test_groups_of_other_configs_are_merged_unless_they_name_a_constructor(
     notes = adapt_for_training(cfg)
     assert cfg.optim_wrapper.constructor == (MERGED if named else constructor)
     assert any('constructor' in note for note in notes) == named
+
+
+@pytest.mark.parametrize(('kind', 'named'), [('RAdam', True), ('SGD', False), (None, False)])
+def test_optimizers_without_fused_kernels_do_not_get_the_option(kind, named):
+    options = {'optim_wrapper.optimizer.type': kind} if kind else {}
+    if kind == 'SGD':
+        options['optim_wrapper.optimizer.betas'] = None
+    cfg = load_config(ROOT / 'configs/mask_rcnn_xcit_n12_16_shapes.py', options)
+    notes = adapt_for_training(cfg)
+    assert ('fused' in cfg.optim_wrapper.optimizer) != named
+    assert any('fused is unset: RAdam has' in note for note in notes) == named
+    if kind == 'RAdam':
+        wrapper = build_optim_wrapper(Stack(), cfg.optim_wrapper)
+        assert type(wrapper.optimizer).__name__ == kind

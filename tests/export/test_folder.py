@@ -24,6 +24,7 @@ from xcit_mm.datasets.decode import decode
 from xcit_mm.datasets.shapes import draw_image
 from xcit_mm.export import export_folder, predict
 from xcit_mm.export import folder as folder_module
+from xcit_mm.export.description import describe, resizing
 
 SIZES = (99, 131), (161, 203), (320, 247)
 ODD_SIZES = (*SIZES, (77, 91), (333, 251), (641, 321), (159, 160), (501, 399), (97, 311), (160, 90))
@@ -247,6 +248,17 @@ def test_wrong_arguments_of_the_program(monkeypatch, capsys, tmp_path, arguments
     code, printed = call(monkeypatch, capsys, tmp_path, *arguments)
     assert code == 2
     assert message in printed
+
+
+@pytest.mark.parametrize('kind', ['Resize', 'DraftResize'])
+def test_the_program_resizes_as_a_pipeline_that_decodes_drafts_does(models, kind):
+    loader = dict(type='LoadImage', draft=(128, 96) if kind == 'DraftResize' else None)
+    resize = dict(type=kind, scale=(128, 96), keep_ratio=True)
+    pipeline = [loader, resize, dict(type='PackSegInputs')]
+    options = {'test_dataloader.dataset.pipeline': pipeline}
+    model = load_model(*models('sem_fpn'), 'cpu', options)
+    assert resizing(model) == dict(scale=[128, 96], keep_ratio=True)
+    assert 'resizing' in describe(model)
 
 
 @pytest.mark.parametrize(

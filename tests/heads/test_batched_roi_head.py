@@ -18,6 +18,7 @@ from mmdet.structures import DetDataSample  # noqa: E402
 from mmdet.structures.mask import BitmapMasks, PolygonMasks  # noqa: E402
 
 from xcit_mm.config.load import load_config  # noqa: E402
+from xcit_mm.heads import mask_targets  # noqa: E402
 from xcit_mm.heads.batched_roi_head import BatchedRoIHead  # noqa: E402
 from xcit_mm.waits import counted  # noqa: E402
 
@@ -137,9 +138,39 @@ def test_samples_drawn_with_the_same_numbers_have_the_same_losses(monkeypatch):
     )
 
 
+def test_masks_of_many_objects_are_cut_out_in_parts(monkeypatch):
+    monkeypatch.setattr(mask_targets, 'MAX_MASKS', 3)
+    assert_equal(
+        *(
+            computed(head(kind, dict(sampler=ALL)), (4, 4), (60, 60))
+            for kind in ('BatchedRoIHead', 'StandardRoIHead')
+        )
+    )
+
+
+@pytest.mark.parametrize('part', ['objects', 'proposals', 'head'])
+def test_float64_trains_as_in_mmdet(part):
+    losses = []
+    for kind in ('BatchedRoIHead', 'StandardRoIHead'):
+        module, x = head(kind, dict(sampler=ALL)), maps()
+        proposals, samples = batch((4, 4), (60, 60))
+        if part == 'head':
+            module, x = module.double(), [each.double() for each in x]
+        wide = proposals if part == 'proposals' else [each.gt_instances for each in samples]
+        for instances in wide if part != 'head' else ():
+            instances.bboxes = instances.bboxes.double()
+        losses.append(module.loss(x, proposals, samples))
+    for name, wanted in losses[1].items():
+        assert relative_error(losses[0][name], wanted) < 1e-5, name
+
+
 @pytest.mark.parametrize(
     'train',
-    [dict(soft_mask_target=True), dict(sampler=dict(type='OHEMSampler', num=8, pos_fraction=0.5))],
+    [
+        dict(soft_mask_target=True),
+        dict(mask_size=(28, 28)),
+        dict(sampler=dict(type='OHEMSampler', num=8, pos_fraction=0.5)),
+    ],
 )
 def test_what_is_computed_by_mmdet_itself(monkeypatch, train):
     monkeypatch.setattr(BatchedRoIHead, '_targets', None)
@@ -150,6 +181,20 @@ def test_what_is_computed_by_mmdet_itself(monkeypatch, train):
         module.train_cfg.update(train)
     losses, _ = computed(module, (2, 1), (20, 20))
     assert losses['loss_mask'].isfinite()
+
+
+def test_methods_of_parts_that_are_replaced_are_called():
+    module, calls = head('BatchedRoIHead'), []
+    for part, name in ((module.bbox_assigner, 'assign'), (module.mask_head, 'get_targets')):
+        original = getattr(part, name)
+
+        def replaced(*args, original=original, **kwargs):
+            calls.append(original.__name__)
+            return original(*args, **kwargs)
+
+        setattr(part, name, replaced)
+    computed(module, (2, 1), (20, 20))
+    assert calls == ['assign', 'assign', 'get_targets']
 
 
 def test_other_extractors_and_heads_without_deltas_are_left_to_mmdet(monkeypatch):

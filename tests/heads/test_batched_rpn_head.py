@@ -15,6 +15,7 @@ from xcit_mm.environment import require_framework
 require_framework('mmdet')
 
 from mmdet.models.dense_heads import RPNHead  # noqa: E402
+from mmdet.models.task_modules.prior_generators import AnchorGenerator  # noqa: E402
 from mmdet.structures import DetDataSample  # noqa: E402
 
 from xcit_mm.config.load import load_config  # noqa: E402
@@ -134,6 +135,9 @@ def test_proposals_of_other_options_equal_those_of_mmdet(monkeypatch, cfg):
     [
         (dict(loss_bbox=dict(type='GIoULoss'), reg_decoded_bbox=True), {}),
         ({}, dict(nms=dict(type='soft_nms', iou_threshold=0.7))),
+        ({}, dict(nms=dict(type='nms', iou_threshold=1.0))),  # keeps boxes that are left out
+        # Objects and background have other labels in mmdet's losses of proposals.
+        (dict(loss_cls=dict(type='CrossEntropyLoss', use_sigmoid=True, ignore_index=0)), {}),
     ],
 )
 def test_what_is_computed_by_mmdet_itself(monkeypatch, options, cfg):
@@ -141,6 +145,19 @@ def test_what_is_computed_by_mmdet_itself(monkeypatch, options, cfg):
     size = 96, 128
     losses, _, _ = computed(head(BatchedRPNHead, **options), size, samples((3, 1), size), **cfg)
     assert len(losses) == 2
+
+
+def test_another_generator_gives_other_anchors(monkeypatch):
+    same_draws(monkeypatch)
+    size, found = (96, 128), []
+    for kind in (BatchedRPNHead, RPNHead):
+        module = head(kind)
+        computed(module, size, samples((3, 1), size))
+        options = dict(scales=[2], ratios=[0.5, 1, 2], strides=STRIDES)
+        module.prior_generator = AnchorGenerator(**options)
+        found.append(computed(module, size, samples((3, 1), size))[0])
+    for name, wanted in found[1].items():
+        assert relative_error(found[0][name], wanted) < 1e-6, name
 
 
 def test_it_starts_less_than_half_of_the_operators_and_waits_in_nms_only():

@@ -4,6 +4,7 @@ Each edit that the command line does not ask for has a sentence for the log.
 """
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from multiprocessing import get_all_start_methods
 from typing import Any
 
@@ -94,7 +95,7 @@ def adapt_for_training(
         cfg.graphs = True
     use_graphs(cfg)
     notes += _limit_iterations(cfg, options) + _without_amp(cfg, options) + stream_in_dtype(cfg)
-    notes += _without_gpus(cfg) + _merge_groups(cfg)
+    notes += _without_gpus(cfg) + _merge_groups(cfg) + _without_fused(cfg)
     if not resume and was_restarted() and has_checkpoints(cfg.work_dir):
         resume = True
         notes.append('This process was restarted: it resumes from the newest checkpoint.')
@@ -370,6 +371,17 @@ def _merge_groups(cfg: Config) -> list[str]:
         f'optim_wrapper.constructor={wrapper.constructor}: parameters of equal options are in one '
         'group of the optimizer, with the same results.'
     ]
+
+
+def _without_fused(cfg: Config) -> list[str]:
+    """Drop ``fused``, which the recipes give to AdamW, for an optimizer without fused kernels."""
+    optimizer = (cfg.get('optim_wrapper') or {}).get('optimizer') or {}
+    name = class_name(optimizer.get('type'))
+    kind = getattr(torch.optim, name or '', None)  # others keep their arguments
+    if 'fused' not in optimizer or kind is None or 'fused' in signature(kind).parameters:
+        return []
+    del optimizer['fused']
+    return [f'optim_wrapper.optimizer.fused is unset: {name} has no such argument.']
 
 
 def _without_gpus(cfg: Config) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 from mmengine.config import Config
 
 from ..errors import UserError
+from .draft import RESIZE
 from .height_rules import ESTIMATORS
 from .image_rules import IMAGES_SCOPE
 from .tree import class_name, split_datasets
@@ -59,11 +60,16 @@ def use_tta(cfg: Config) -> list[str]:
 
 
 def _pipeline(pipeline: Sequence[dict], ratios: Sequence[float]) -> list[dict]:
-    """Replace the Resize of a pipeline with one for each ratio, or add these if it has none."""
+    """Replace the Resize of a pipeline with one for each ratio, or add these if it has none.
+
+    Views may be larger than what ``LoadImage(draft=...)`` decodes, so images are decoded whole.
+    """
+    pipeline = [{k: v for k, v in transform.items() if k != 'draft'} for transform in pipeline]
     names = [class_name(transform['type']) for transform in pipeline]
-    start = names.index('Resize') if 'Resize' in names else 1  # after the loading of the image
-    rest = start + ('Resize' in names)
-    resize = pipeline[start] if 'Resize' in names else dict(scale_factor=1.0, keep_ratio=True)
+    resizes = [i for i, name in enumerate(names) if name in ('Resize', RESIZE)]
+    start = resizes[0] if resizes else 1  # after the loading of the image
+    rest = start + bool(resizes)
+    resize = pipeline[start] if resizes else dict(scale_factor=1.0, keep_ratio=True)
     sizes = [{**resize, 'type': 'Resize', **_scaled(resize, ratio)} for ratio in ratios]
     flips = [dict(type='RandomFlip', prob=prob) for prob in (0.0, 1.0)]
     after = [[_for_views(dict(t), max(ratios))] for t in pipeline[rest:]]

@@ -81,6 +81,8 @@ def _clip_in_order(model: nn.Module) -> Callable[..., Tensor]:
     places = {parameter: place for place, parameter in enumerate(model.parameters())}
 
     def clip(parameters: Iterable[Tensor], *args: Any, **kwargs: Any) -> Tensor:
-        return clip_grad_norm_(sorted(parameters, key=places.__getitem__), *args, **kwargs)
+        # Those that were added to the optimizer come last.
+        in_order = sorted(parameters, key=lambda parameter: places.get(parameter, len(places)))
+        return clip_grad_norm_(in_order, *args, **kwargs)
 
     return clip

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from ..datasets.draft_resize import FromWholeSize
 from ..errors import UserError
 from ..inference import Model
 
@@ -61,7 +62,7 @@ def _others(model: Model) -> list[str]:
 
 def _is_plain(transform: Any) -> bool:
     return (
-        type(transform).__name__ == 'Resize'
+        (type(transform).__name__ == 'Resize' or isinstance(transform, FromWholeSize))
         and transform.scale is not None
         and (transform.interpolation, transform.backend) == ('bilinear', 'cv2')
     )

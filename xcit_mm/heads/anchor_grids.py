@@ -51,7 +51,7 @@ class AnchorGrids:
     def of(self, generator: AnchorGenerator, maps: Sequence[Tensor]) -> AnchorGrid:
         """Return the anchors of maps (B, C, H, W) from the highest resolution on."""
         device, sizes = maps[0].device, [tuple(m.shape[2:]) for m in maps]
-        key = device, *sizes
+        key = generator, device, *sizes
         grid = self._grids.pop(key, None)
         if grid is None:
             with torch.inference_mode(False):

@@ -87,6 +87,7 @@ class BatchedRoIHead(StandardRoIHead):
             and can_sample(self.bbox_sampler)
             and can_extract(self.bbox_roi_extractor)
             and not self.with_shared_head
+            and next(self.parameters()).dtype is torch.float32
         )
         if not (are_known and self.with_mask):
             return are_known
@@ -96,6 +97,7 @@ class BatchedRoIHead(StandardRoIHead):
             and keeps(mask, FCNMaskHead, MASK_METHODS)
             and type(mask.loss_mask) is CrossEntropyLoss
             and not (self.share_roi_extractor or self.train_cfg.get('soft_mask_target', False))
+            and isinstance(self.train_cfg.mask_size, int)
             and can_extract(extractor)
             and extractor.featmap_strides == self.bbox_roi_extractor.featmap_strides
             and extractor.finest_scale == self.bbox_roi_extractor.finest_scale
@@ -104,7 +106,8 @@ class BatchedRoIHead(StandardRoIHead):
     def _targets(self, proposals: Sequence[Tensor], objects: Sequence[InstanceData]) -> '_Targets':
         """Assign and sample proposals (n, 4) and objects of each image."""
         boxes, labels, exist = pad_objects(objects)
-        proposed = pad_sequence(list(proposals), batch_first=True)
+        boxes = boxes.float()
+        proposed = pad_sequence(list(proposals), batch_first=True).float()
         are_proposed = first_ones([len(each) for each in proposals], boxes.device)
         assigned = match(self.bbox_assigner, proposed, are_proposed, boxes, exist)
         if self.bbox_sampler.add_gt_as_proposals:

@@ -81,6 +81,7 @@ class BatchedRPNHead(RPNHead):
             and can_sample(self.sampler)
             and can_code(self.bbox_coder)
             and type(self.loss_cls) is CrossEntropyLoss
+            and self.loss_cls.ignore_index is None
             and can_compute(self.loss_bbox)
         )
 
@@ -177,4 +178,9 @@ class BatchedRPNHead(RPNHead):
 def _is_plain(cfg: Any) -> bool:
     """Return whether proposals are chosen by mmcv's plain NMS."""
     nms = cfg.get('nms') or {}
-    return nms.get('type', 'nms') == 'nms' and nms.keys() <= NMS_OPTIONS and 'max_per_img' in cfg
+    return (
+        nms.get('type', 'nms') == 'nms'
+        and nms.keys() <= NMS_OPTIONS
+        and nms.get('iou_threshold', 1) < 1  # or blank boxes are kept, too
+        and 'max_per_img' in cfg
+    )

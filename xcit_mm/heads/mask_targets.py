@@ -8,6 +8,8 @@ from mmcv.ops import roi_align
 from mmdet.structures.mask import BitmapMasks
 from torch import Tensor
 
+MAX_MASKS = 128  # in float32 at once: mmdet's largest number of boxes of one image
+
 
 def are_bitmaps(masks: Sequence[object]) -> bool:
     """Return whether the masks of all images are bitmaps of one size."""
@@ -38,7 +40,17 @@ def mask_targets(masks: Tensor, boxes: Tensor, objects: Tensor, size: int) -> Te
     Returns:
         (n, size, size), 0 or 1 in float32.
     """
+    if len(masks) > MAX_MASKS:
+        chunks = zip(boxes.split(MAX_MASKS), objects.split(MAX_MASKS), strict=True)
+        return torch.cat([_cut_out(masks[numbers], part, None, size) for part, numbers in chunks])
+    return _cut_out(masks, boxes, objects, size)
+
+
+def _cut_out(masks: Tensor, boxes: Tensor, objects: Tensor | None, size: int) -> Tensor:
+    """Return the parts of masks in boxes; without ``objects``, each box has a mask."""
     H, W = masks.shape[2:]
+    if objects is None:
+        objects = torch.arange(len(boxes), device=boxes.device)
     x, y = boxes[:, 0::2].clamp(0, W), boxes[:, 1::2].clamp(0, H)
     regions = torch.stack((objects.to(x), x[:, 0], y[:, 0], x[:, 1], y[:, 1]), dim=1)
     parts = roi_align(masks.to(x), regions, (size, size), 1.0, 0, 'avg', True)
