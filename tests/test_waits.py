@@ -44,6 +44,13 @@ def test_waits_are_counted(wait):
     assert operations.waits.total() >= 1
 
 
+def test_tensors_of_the_cpu_are_read_without_a_wait_beside_a_gpu():
+    x = torch.tensor([1.0, 0.0, 2.0])
+    with counted(on_gpu=True) as operations:
+        x.sum().item(), x.nonzero(), x.tolist(), x[x > 0]
+    assert not operations.waits
+
+
 def test_what_stays_on_the_device_does_not_wait():
     x = torch.rand(8, 4)
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.GELU(), nn.Dropout())

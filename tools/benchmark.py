@@ -58,7 +58,7 @@ def main() -> None:
         'of the detector of a config file; detector: predictions of Mask R-CNN; segmentor: '
         'predictions of Semantic FPN; step: whole training steps, with the loader, the optimizer '
         'and the hooks, and what the GPU waits for; loader: the data loader of a training alone '
-        '(default: %(default)s)',
+        f'(default: {" ".join(TASKS[:2])})',
     )
     parser.add_argument('--batch-size', type=cli.positive, help='default: 1, of a config its own')
     parser.add_argument(
@@ -77,7 +77,9 @@ def main() -> None:
         help='measurements per model; the median is reported (default: 5, of loader 3)',
     )
     parser.add_argument(
-        '--steps', type=cli.positive, help='steps or batches in a measurement of step and loader'
+        '--steps',
+        type=cli.positive,
+        help='steps or batches in a measurement (default: 10 steps of step, 20 batches of loader)',
     )
     parser.add_argument(
         '--workers', nargs='+', type=int, metavar='N', help='of loader (default: 0 1 2 4 8)'
@@ -118,6 +120,8 @@ def main() -> None:
     require_writable(out)
     path = out / 'benchmark.json'
     measurements = []
+    if kind == 'step':
+        print('The trainings alternate: the results of a size come together.', file=sys.stderr)
     for measurement in measure(settings):
         measurements.append(measurement)  # written at once: an interruption loses nothing
         benchmark.write_json(measurements, settings, path)

@@ -2,12 +2,12 @@
 
 A GPU works while Python starts further operators. An operator whose result decides what Python
 does next, such as ``tensor.item()``, waits until the GPU is idle. Both are counted on a CPU, too,
-where nothing waits.
+where nothing waits, but would on a GPU.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,12 +35,15 @@ class Operations:
 
 
 @contextmanager
-def counted(on_wait: Callable[[str], None] | None = None) -> Iterator[Operations]:
+def counted(
+    on_wait: Callable[[str], None] | None = None, on_gpu: bool = False
+) -> Iterator[Operations]:
     """Count the operators that this thread starts, forward and backward.
 
     Args:
         on_wait: Called with the name of each operator that waits, before it is started; what it
             raises ends the program at that place.
+        on_gpu: Whether the program runs on a GPU, so that reading tensors of the CPU is no wait.
     """
     operations = Operations()
 
@@ -49,14 +52,15 @@ def counted(on_wait: Callable[[str], None] | None = None) -> Iterator[Operations
         if on_wait is not None:
             on_wait(name)
 
-    with _Methods(waits), _Operators(operations.started, waits):
+    methods = nullcontext() if on_gpu else _Methods(waits)
+    with methods, _Operators(operations.started, waits, on_gpu):
         yield operations
 
 
 class _Operators(TorchDispatchMode):
-    def __init__(self, started: Counter[str], waits: Callable[[str], None]) -> None:
+    def __init__(self, started: Counter[str], waits: Callable[[str], None], on_gpu: bool) -> None:
         super().__init__()
-        self._started, self._waits = started, waits
+        self._started, self._waits, self._on_gpu = started, waits, on_gpu
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -64,7 +68,7 @@ class _Operators(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if not func.is_view:
             self._started[name] += 1
-        if _waits(name, args, kwargs or {}):
+        if _waits(name, args, kwargs or {}, self._on_gpu):
             self._waits(name)
         return func(*args, **(kwargs or {}))
 
@@ -82,17 +86,19 @@ class _Methods(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _waits(name: str, args: tuple, kwargs: dict) -> bool:
-    if name in INDEXED:  # one value for all places is a masked_fill
-        indices = (index for index in args[1] if index is not None)
-        is_one_value = name != 'index' and args[2].numel() == 1
-        return not is_one_value and any(i.dtype in (torch.bool, torch.uint8) for i in indices)
-    if name == 'repeat_interleave':
-        return kwargs.get('output_size') is None
+def _waits(name: str, args: tuple, kwargs: dict, on_gpu: bool) -> bool:
     if name in ('_to_copy', 'copy_'):  # to the CPU, or from memory that is not pinned
         source = args[0] if name == '_to_copy' else args[1]
         target = kwargs.get('device') if name == '_to_copy' else args[0].device
         if target is None or torch.device(target).type == source.device.type:
             return False
         return source.device.type != 'cpu' or not source.is_pinned()
+    if on_gpu and isinstance(args[0] if args else None, Tensor) and args[0].device.type == 'cpu':
+        return False
+    if name in INDEXED:  # one value for all places is a masked_fill
+        indices = (index for index in args[1] if index is not None)
+        is_one_value = name != 'index' and args[2].numel() == 1
+        return not is_one_value and any(i.dtype in (torch.bool, torch.uint8) for i in indices)
+    if name == 'repeat_interleave':
+        return kwargs.get('output_size') is None
     return name in WAITING

@@ -40,6 +40,11 @@ BUILT = [
     (DETECTOR, 'default_scope=mmdett', "default_scope='mmdett' is not one of .*mean mmdet"),
     (DETECTOR, 'optim_wrapper.optimizer.lr=abc', 'optim_wrapper.* fails'),
     (DETECTOR, 'optim_wrapper.optimizer.type=AdamWW', r'did you mean AdamW\?'),
+    (
+        DETECTOR,
+        'optim_wrapper.constructor=MergedGroupConstructor',
+        r'has constructor=.*; did you mean MergedGroupsConstructor\?',
+    ),
     (DETECTOR, 'train_dataloader.num_workers=-1', 'train_dataloader fails .*non-negative'),
     (DETECTOR, f'{PIPELINE}.2.chance=0.5', r'pipeline\.2: RandomFlip has no argument chance'),
     (DETECTOR, 'default_hooks.logger.interval=abc', r'default_hooks\.logger \(LoggerHook\) fails'),

@@ -18,7 +18,8 @@ def test_workers_are_counted_where_the_config_has_no_number():
     cfg = load_config('mask_rcnn_xcit_s12_16_3x.py', options)
     notes = fit_loaders(cfg)
     assert [cfg[name].num_workers for name in DATALOADERS] == [3, 2, 3]
-    assert notes == ['train_dataloader, test_dataloader: num_workers=3, for 3 cores a process.']
+    names = 'train_dataloader, test_dataloader'
+    assert notes == [f'{names}: num_workers=3, because a process may use 3 cores.']
     assert 'pin_memory' not in cfg.train_dataloader
 
 

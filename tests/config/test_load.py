@@ -52,6 +52,7 @@ def test_pretrained_is_what_the_backbone_starts_from():
     ('option', 'message'),
     [
         ('train_dataloder.batch_size', r'did you mean train_dataloader\?'),
+        ('num_workers', r'did you mean train_dataloader\.num_workers\?'),
         ('train_cfg.max_epoch', r'did you mean max_epochs\?'),
         ('train_cfg.max_iter', r'did you mean max_iters\?'),
         ('model.backbone.patchsize', r'did you mean patch_size\?'),

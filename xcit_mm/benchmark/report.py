@@ -57,7 +57,7 @@ def _waiting(measurement: StepMeasurement) -> str:
     if measurement.gpu_seconds is None:
         return (
             f'No GPU was measured; a step starts {measurement.operators} operators, '
-            f'{measurement.waits} of which wait for the device.'
+            f'{measurement.waits} of which would wait for a GPU, or belong to a RoIAlign for CPUs.'
         )
     idle = max(0.0, measurement.seconds - measurement.gpu_seconds)
     loader = min(idle, measurement.host['loader'])
@@ -145,6 +145,7 @@ def write_json(
     on_gpu = settings.device.startswith('cuda')
     environment = {
         **asdict(settings),
+        'sizes': list(dict.fromkeys(m.size for m in measurements if m.size is not None)),
         'processor': processor[1] if processor else platform.processor(),
         'gpu': torch.cuda.get_device_name(settings.device) if on_gpu else None,
         'threads': torch.get_num_threads(),

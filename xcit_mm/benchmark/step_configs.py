@@ -100,7 +100,7 @@ class Training:
             cfg.train_dataloader.batch_size = self.batch_size
         if self.name.endswith(STOCK):
             require_framework(cfg.default_scope)
-            if 'train_dataloader.num_workers' not in options:
+            if not isinstance(options.get('train_dataloader.num_workers'), int):  # 'auto' is ours
                 cfg.train_dataloader.num_workers = STOCK_WORKERS
             return _as_stock(cfg), []
         options['train_cfg.max_iters'] = cfg.train_cfg.max_iters = ENDLESS

@@ -158,7 +158,7 @@ def _results(settings: StepSettings, steps: TrainingSteps, turns: list[_Turn]) -
     device, seconds = settings.device, sorted(turn.seconds for turn in turns)
     host = sum((turn.host for turn in turns), Counter())
     number = settings.steps * settings.repeats
-    with counted() as operations:
+    with counted(on_gpu=device == 'cuda') as operations:
         steps.step()
     kernels, gpu_seconds = _on_gpu(steps) if device == 'cuda' else (None, None)
     return dict(

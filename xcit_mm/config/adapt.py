@@ -303,7 +303,8 @@ def fit_loaders(cfg: Config) -> list[str]:
         workers = min(cores, MAX_WORKERS)
         for name in counted:
             loaders[name]['num_workers'] = workers
-        notes.append(f'{", ".join(counted)}: num_workers={workers}, for {cores} cores a process.')
+        names = ', '.join(counted)
+        notes.append(f'{names}: num_workers={workers}, because a process may use {cores} cores.')
     unpinned = [name for name, loader in loaders.items() if 'pin_memory' not in loader]
     if torch.cuda.is_available() and unpinned:
         for name in unpinned:

@@ -162,10 +162,11 @@ def _unknown_type(parts: Mapping[str, dict], place: str, frames: list[FrameType]
     if place.startswith('optim_wrapper'):  # mmengine calls the optimizer without a check
         looked_up.append(('optim_wrapper.optimizer', OPTIMIZERS))
     for where, registry in looked_up:
-        kind = parts.get(where, {}).get('type')
+        key = 'constructor' if 'constructor' in registry.name else 'type'
+        kind = parts.get(where, {}).get(key)
         if isinstance(kind, str) and registry.get(kind) is None:
             hint = did_you_mean(kind, registered_names(registry)) or ': check custom_imports'
-            return f'{where} has type={kind!r}, which no package registers{hint}'
+            return f'{where} has {key}={kind!r}, which no package registers{hint}'
     return None
 
 

@@ -89,6 +89,8 @@ def _first_resizes(pipeline: Sequence[dict], place: str) -> list[dict]:
             return [resize for branch in branches for resize in _first_resizes(branch, place)]
         if kind in RESIZES:
             return [transform]
+        if kind.startswith('Pack'):
+            break
         raise UserError(
             f'{place} has {kind} before it resizes an image, and needs all of its pixels: leave '
             'draft out'

@@ -159,6 +159,10 @@ def _require_known(option: str, cfg: Config, path: Path) -> None:
         if name not in known and node is not cfg:
             choices |= _arguments(node, cfg)
         hint = did_you_mean(name, choices, cutoff=0.6 if node is cfg else 0.85)
+        if node is cfg and not hint:
+            below = [place for place, _ in nodes(cfg.to_dict()) if place.endswith(f'.{option}')]
+            below.sort(key=lambda place: (not place.startswith('train'), len(place)))
+            hint = did_you_mean(option, below[:1], cutoff=0)
         if name not in choices | known and (node is cfg or hint):
             raise UserError(f'--cfg-options {option}: {path} has no {name}{hint}')
         is_loop = node is cfg and name == 'train_cfg'  # models have a train_cfg as well
