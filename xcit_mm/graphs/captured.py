@@ -17,7 +17,7 @@ from .recorder import Recorder
 
 # The largest difference from an eager pass, relative to the norm of all outputs or all gradients.
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 3e-2, torch.float16: 1e-2}
-CONSTANTS = bool, int, float, str, type(None)  # in outputs, beside tensors
+CONSTANTS = bool, int, float, str, type(None)  # what outputs may hold besides tensors
 
 
 class CaptureError(RuntimeError):

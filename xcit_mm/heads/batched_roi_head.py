@@ -35,8 +35,8 @@ class BatchedRoIHead(StandardRoIHead):
     A training step waits for the GPU once, for the numbers of samples on each level. Losses equal
     those of ``StandardRoIHead`` for the same samples, which are drawn from other random numbers
     (:mod:`xcit_mm.heads.random_samples`). In 16 bits, regions keep their corners in float32.
-    Predictions, streamed images, and trainings with other parts than those of the recipes are
-    computed by ``StandardRoIHead`` itself.
+    Predictions, streamed images, and trainings with parts that the recipes do not use are computed
+    by ``StandardRoIHead`` itself.
 
     It has the arguments, the parameters and their names of ``StandardRoIHead``.
     """
@@ -51,7 +51,7 @@ class BatchedRoIHead(StandardRoIHead):
         objects, ignored, _ = unpack_gt_instances(batch_data_samples)
         if not (
             self._is_batched()
-            and all(isinstance(each, Tensor) for each in x)  # not those of a streamed image
+            and all(isinstance(each, Tensor) for each in x)  # a streamed image has lazy maps
             and are_plain(self.bbox_assigner, objects, ignored)
             and sum(map(len, rpn_results_list)) > 0
             and (not self.with_mask or are_bitmaps([each.masks for each in objects]))
