@@ -57,7 +57,7 @@ def _waiting(measurement: StepMeasurement) -> str:
     if measurement.gpu_seconds is None:
         return (
             f'No GPU was measured; a step starts {measurement.operators} operators, '
-            f'{measurement.waits} of which would wait for a GPU, or belong to the RoIAlign for CPUs.'
+            f'{measurement.waits} of which would wait for a GPU or belong to the RoIAlign for CPUs.'
         )
     idle = max(0.0, measurement.seconds - measurement.gpu_seconds)
     loader = min(idle, measurement.host['loader'])
