@@ -119,12 +119,15 @@ def test_a_shared_layer_is_updated_once():
     assert len(parameters) == len({*parameters}) == len([*model.parameters()])
 
 
-def test_parameters_that_are_added_to_the_optimizer_are_clipped_last():
+def test_parameters_that_are_added_to_the_optimizer_are_clipped_as_well():
     model, added = Stack(), nn.Parameter(torch.ones(2))
     wrapper = wrapped(model, MERGED)
     wrapper.optimizer.add_param_group(dict(params=[added], param_names=['added']))
-    wrapper.update_params(model(torch.ones(2, 7)).sum() + added.sum())
-    assert (added < 1).all()
+    wrapper.backward(model(torch.ones(2, 7)).sum() + added.sum())
+    wrapper.step()
+    gradients = [p.grad.flatten() for p in (*model.parameters(), added)]
+    assert torch.cat(gradients).norm().item() == pytest.approx(0.01, rel=1e-4)
+    assert gradients[-1].any() and (added < 1).all()
 
 
 @pytest.mark.parametrize('fused', [False, True])
