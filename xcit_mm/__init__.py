@@ -4,9 +4,9 @@ Most programs need only the names that this package exports:
 
 - :func:`~xcit_mm.inference.model.load_model` loads a trained model for prediction.
 - :class:`~xcit_mm.inference.embedder.Embedder` computes an embedding of an image.
-- :class:`~xcit_mm.models.xcit.XCiT` is the backbone.
-- :func:`~xcit_mm.models.timm.accelerate` speeds up an XCiT of timm.
-- :func:`xcit_mm.ops.xca() <xcit_mm.ops.xca.xca>` is the attention as a function.
+- :class:`~xcit_mm.network.xcit.XCiT` is the backbone.
+- :func:`~xcit_mm.network.timm.accelerate` speeds up an XCiT of timm.
+- :func:`~xcit_mm.network.ops.xca.xca` is the attention as a function.
 - :class:`~xcit_mm.errors.UserError` is the error for a wrong input.
 
 Importing this package registers the backbone and the image loaders of our configs with mmengine,
@@ -30,9 +30,9 @@ from . import mmcv_ops, old_mmengine  # noqa: E402  they need the packages that 
 old_mmengine.mend()
 mmcv_ops.install()
 
-from . import datasets  # noqa: E402, F401  registers the image loaders
+from . import datasets, models  # noqa: E402, F401  registers image loaders and preprocessors
 from .errors import UserError  # noqa: E402
-from .models import XCiT  # noqa: E402
+from .network import XCiT  # noqa: E402
 from .version import __version__  # noqa: E402
 
 environment.BUILT_ON.update(
@@ -78,11 +78,12 @@ environment.BUILT_ON.update(
 )
 _LOADED_LATER = {
     'Embedder': 'xcit_mm.inference.embedder',
-    'accelerate': 'xcit_mm.models.timm',
+    'accelerate': 'xcit_mm.network.timm',
     'load_model': 'xcit_mm.inference',
+    'xca': 'xcit_mm.network.ops',
 }
 
-__all__ = ['Embedder', 'UserError', 'XCiT', '__version__', 'accelerate', 'load_model']
+__all__ = ['Embedder', 'UserError', 'XCiT', '__version__', 'accelerate', 'load_model', 'xca']
 
 
 def __getattr__(name: str) -> object:

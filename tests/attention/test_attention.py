@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from xcit_mm.attention import maps as maps_module
 from xcit_mm.attention.draw import overlay
 from xcit_mm.attention.maps import AttentionProbe, scaled
-from xcit_mm.models.layers import ConvPatchEmbed
+from xcit_mm.network.layers import ConvPatchEmbed
 from xcit_mm.weights.names import CLASSIFIER
 
 

@@ -26,7 +26,7 @@ from xcit_mm.classification.published import (
     verdict,
 )
 from xcit_mm.classification.report import labeled_images, report_folder
-from xcit_mm.models.layers import XCA
+from xcit_mm.network.layers import XCA
 from xcit_mm.weights.names import Architecture
 from xcit_mm.weights.timm_classifier import load_classifier
 

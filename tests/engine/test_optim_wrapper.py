@@ -13,7 +13,7 @@ from xcit_mm import UserError, XCiT
 from xcit_mm.config.load import load_config
 from xcit_mm.config.rules import check_recipe
 from xcit_mm.engine.build_model import build_model
-from xcit_mm.models.archs import ARCHS
+from xcit_mm.network.archs import ARCHS
 
 
 class Toy(nn.Module):

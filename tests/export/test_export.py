@@ -23,7 +23,7 @@ from xcit_mm.export.formats.onnx import float_nodes
 from xcit_mm.export.graphs import build_graph
 from xcit_mm.export.graphs.dynamic_sizes import for_any_size
 from xcit_mm.export.graphs.float16 import to_float16
-from xcit_mm.models.layers import XCABlock
+from xcit_mm.network.layers import XCABlock
 
 onnx = pytest.importorskip('onnx')
 onnxruntime = pytest.importorskip('onnxruntime')

@@ -9,7 +9,7 @@ from helpers.in_process import call_tool
 
 from xcit_mm import UserError, flops
 from xcit_mm.config.load import load_config
-from xcit_mm.models.archs import ARCHS
+from xcit_mm.network.archs import ARCHS
 
 # GFLOPs of the paper: patch 16 at 224 and patch 8 at 384 (table 1), patch 8 at 224 (table D.1),
 # patch 16 at 384 (table 2, of four models).

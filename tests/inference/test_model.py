@@ -13,7 +13,7 @@ from PIL import Image
 from xcit_mm import UserError, device
 from xcit_mm.errors import ArgumentError
 from xcit_mm.inference import load_model
-from xcit_mm.ops import resized_labels
+from xcit_mm.predictions import resized_labels
 
 SHAPES = ('circle', 'square', 'triangle')
 

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from xcit_mm.device import choose_device, widest_dtype
 from xcit_mm.large_images import backward, passes, stream, stream_backward
-from xcit_mm.ops import moments
+from xcit_mm.network.ops import moments
 
 HAS_FLOAT64 = 'this device has no float64'
 

@@ -13,9 +13,9 @@ from mmengine.structures import PixelData
 from torch.nn import functional as F
 
 from xcit_mm.config.aligned_maps import align_maps
-from xcit_mm.models.padded_rows import PaddedRows
-from xcit_mm.models.pyramid import covered_size
-from xcit_mm.models.rows import ALONE
+from xcit_mm.network.padded_rows import PaddedRows
+from xcit_mm.network.pyramid import covered_size
+from xcit_mm.network.rows import ALONE
 from xcit_mm.waits import counted
 
 

@@ -17,8 +17,8 @@ from torchvision.transforms.functional import normalize, to_tensor
 from ..device import choose_device
 from ..errors import ArgumentError
 from ..models.image_xcit import XCiTTrunk
-from ..models.layers import XCA, map_to_tokens
-from ..ops.gram import EPS
+from ..network.layers import XCA, map_to_tokens
+from ..network.ops.gram import EPS
 from ..weights.names import (
     PYRAMID,
     architecture,

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from ..environment import require
 from ..errors import ArgumentError
-from ..models import XCiT
-from ..models.archs import ARCHS, PATCH_SIZES, released_name
+from ..network import XCiT
+from ..network.archs import ARCHS, PATCH_SIZES, released_name
 
 # The models of the paper's table D.5 and figure D.1, and their names in timm.
 PEERS = {

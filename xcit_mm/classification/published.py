@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..models.archs import released_name
+from ..network.archs import released_name
 from ..weights.names import Architecture
 
 NUM_CLASSES, NUM_IMAGES = 1000, 50_000  # of ImageNet's validation set

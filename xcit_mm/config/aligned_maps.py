@@ -8,7 +8,7 @@ from math import lcm
 
 from mmengine.config import Config
 
-from ..models.rows import MULTIPLE
+from ..network.rows import MULTIPLE
 from .tree import class_name
 
 # mmseg's classes, and ours, which resize scores to the area that the maps cover.

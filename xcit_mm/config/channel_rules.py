@@ -4,8 +4,8 @@ from mmengine.config import Config
 from mmengine.utils import is_seq_of
 
 from ..errors import UserError
-from ..models.archs import ARCHS
-from ..models.xcit import NUM_LEVELS
+from ..network.archs import ARCHS
+from ..network.xcit import NUM_LEVELS
 from ..weights.pretrained import BACKBONES
 from .tree import class_name, typed_nodes
 

@@ -7,7 +7,8 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..errors import ArgumentError, UserError
-from ..models import ImageXCiT, XCiT
+from ..models import ImageXCiT
+from ..network import XCiT
 from ..weights.image_network import described_images
 from ..weights.inflation import RGB
 from ..weights.names import (

@@ -17,7 +17,8 @@ from ..config.channel_rules import check_image_channels
 from ..config.config_errors import config_errors
 from ..environment import quiet, require, require_framework, require_one_stack
 from ..errors import UserError
-from ..models import ImageXCiT, XCiT
+from ..models import ImageXCiT
+from ..network import XCiT
 from ..weights.names import HEAD, detector_state, model_state
 from ..weights.pretrained import read_all_safely
 

@@ -7,7 +7,7 @@ from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch import nn
 
 from ..errors import UserError
-from ..models import XCiT
+from ..network import XCiT
 from .parameter_groups import MergedGroupsConstructor
 
 

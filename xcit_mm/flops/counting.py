@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from .. import files
 from ..errors import UserError
-from ..models.layers import XCA
+from ..network.layers import XCA
 
 MAX_PIXELS = 2**48  # tensors have fewer than 2**63 bytes, and up to 2**10 for each pixel
 # Modules and parameters by their names, in this package and in timm.

@@ -13,9 +13,9 @@ from ..config.load import load_config
 from ..engine.build_model import build_model
 from ..environment import require
 from ..errors import UserError
-from ..models.archs import released_name
-from ..models.timm import accelerate
-from ..models.xcit import XCiT
+from ..network.archs import released_name
+from ..network.timm import accelerate
+from ..network.xcit import XCiT
 from .counting import Count, Part, count_part, count_xcit, empty_image, num_parameters
 
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..models import XCiT
-from ..models.convolutions import ConvStack, batch_norm_affine, flat_layers
-from ..models.unmodified import is_unmodified
-from ..ops.mlp import linear_gelu
-from ..ops.tracing import is_captured
+from ..network import XCiT
+from ..network.convolutions import ConvStack, batch_norm_affine, flat_layers
+from ..network.fast.linear_gelu import linear_gelu
+from ..network.fast.tracing import is_captured
+from ..network.fast.unmodified import is_unmodified
 
 
 def fuse_fpn(model: nn.Module) -> None:

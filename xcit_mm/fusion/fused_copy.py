@@ -12,7 +12,7 @@ from torch import nn
 from ..device import dtype_name
 from ..errors import DependencyError, UserError
 from ..graphs import GraphedModel
-from ..models.unmodified import CONVOLUTIONS, is_unmodified
+from ..network.fast.unmodified import CONVOLUTIONS, is_unmodified
 from .fpn import fuse_fpn
 from .heads import fold_batch_norms, fuse_roi_extractors
 from .precision import compute_in, widen_heads

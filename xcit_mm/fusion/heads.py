@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from .. import mmcv_ops
-from ..models.unmodified import is_unmodified
+from ..network.fast.unmodified import is_unmodified
 
 
 def fold_batch_norms(model: nn.Module) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..ops.resized_labels import sources
+from ..predictions.resized_labels import sources
 from ..scenes.geometry import Span, length
 
 

@@ -25,11 +25,11 @@ from torch import Tensor, nn
 
 from ..device import widest_dtype
 from ..files import require_writable
-from ..models.layers import LPI, XCA, DropPath
-from ..models.rows import Rows, RowsWithGaps
-from ..ops.gram import affine_map, map_tokens
-from ..ops.moments import from_sums, widened
-from ..ops.tracing import computed_dtype, without_autocast
+from ..network.fast.tracing import computed_dtype, without_autocast
+from ..network.layers import LPI, XCA, DropPath
+from ..network.ops.gram import affine_map, map_tokens
+from ..network.ops.moments import from_sums, widened
+from ..network.rows import Rows, RowsWithGaps
 from ..progress import Progress, silent
 from ..scenes.geometry import Window
 from .passes import HALO, TILE_TENSORS, Passes

@@ -21,14 +21,14 @@ from torch import Tensor, nn
 
 from ..device import dtype_name, release_memory, widest_dtype
 from ..errors import ArgumentError, UserError
-from ..models import XCiT
-from ..models.in_place import add_attention_and_interaction, add_mlp_
-from ..models.layers import XCABlock
-from ..models.pyramid import covered_size
-from ..models.rows import RowsWithGaps
-from ..ops.gram import affine_map, largest_amplification, map_tokens
-from ..ops.moments import from_sums, sums_of_products, widened
-from ..ops.tracing import computed_dtype, without_autocast
+from ..network import XCiT
+from ..network.fast.in_place import add_attention_and_interaction, add_mlp_
+from ..network.fast.tracing import computed_dtype, without_autocast
+from ..network.layers import XCABlock
+from ..network.ops.gram import affine_map, largest_amplification, map_tokens
+from ..network.ops.moments import from_sums, sums_of_products, widened
+from ..network.pyramid import covered_size
+from ..network.rows import RowsWithGaps
 from ..progress import Progress, silent
 from ..scenes.geometry import Window, around, grown, length, tiles
 from ..threads import ahead

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..ops.moments import widened
+from ..network.ops.moments import widened
 from .shards import Shards
 
 EPS = torch.finfo(torch.float32).eps  # mmseg adds it to its divisors

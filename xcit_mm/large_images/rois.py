@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
-from ..models.xcit import STRIDES
+from ..network.xcit import STRIDES
 from ..scenes.geometry import Window, overlap
 from .lazy import LazyMap
 from .passes import Passes

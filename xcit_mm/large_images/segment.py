@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import UserError
-from ..ops.resized_labels import bilinear, labels_of_resized
 from ..predictions.no_label import no_label
+from ..predictions.resized_labels import bilinear, labels_of_resized
 from ..progress import Progress, silent
 from ..scenes.geometry import Window, tiles
 from .lazy import LazyMap

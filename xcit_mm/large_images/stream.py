@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, UserError
-from ..models import XCiT
+from ..network import XCiT
 from ..processes import cpu_group, digest_of_module, require_same, together
 from ..scenes.geometry import Window, tiles
 from .backward import TrainedPasses, accumulate, added_up, new_gradients, workspace_of

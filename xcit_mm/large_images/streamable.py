@@ -4,12 +4,12 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import ArgumentError
-from ..models import XCiT
-from ..models.convolutions import flat_layers
 from ..models.image_xcit import ImageXCiT
-from ..models.in_place import can_be_in_place
-from ..models.layers import LPI, XCA, XCABlock
-from ..models.unmodified import PYTORCH_LAYERS, is_unmodified
+from ..network import XCiT
+from ..network.convolutions import flat_layers
+from ..network.fast.in_place import can_be_in_place
+from ..network.fast.unmodified import PYTORCH_LAYERS, is_unmodified
+from ..network.layers import LPI, XCA, XCABlock
 
 
 def require_streamable(backbone: nn.Module) -> None:

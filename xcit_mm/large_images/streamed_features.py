@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..models.class_attention import ClassAttention
 from ..models.image_xcit import ImageXCiT, XCiTTrunk
-from ..ops.moments import widened
+from ..network.ops.moments import widened
 from ..scenes.geometry import Window
 from .passes import Image, Passes
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..models.xcit import STRIDES
+from ..network.xcit import STRIDES
 from ..scenes.geometry import Span, Window, grown, shifted
 from .axes import Axis
 from .lazy import LazyMap

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import torch.distributed as dist
 
 from ..errors import ArgumentError
-from ..models import XCiT
-from ..models.rows import SharedRows
+from ..network import XCiT
+from ..network.rows import SharedRows
 from ..processes import require_same
 from .streamable import require_known_reach
 

@@ -1,8 +1,7 @@
-"""The XCiT backbone and its layers."""
+"""Models of images, and parts of models of mmdet and mmseg, around the network."""
 
 from .image_preprocessor import ImagePreprocessor
 from .image_xcit import ImageXCiT
 from .preprocessor import MultibandPreprocessor
-from .xcit import XCiT
 
-__all__ = ['ImagePreprocessor', 'ImageXCiT', 'MultibandPreprocessor', 'XCiT']
+__all__ = ['ImagePreprocessor', 'ImageXCiT', 'MultibandPreprocessor']

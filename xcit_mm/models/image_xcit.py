@@ -8,10 +8,10 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..errors import ArgumentError
-from .archs import ARCHS, resolve_arch
+from ..network.archs import ARCHS, resolve_arch
+from ..network.layers import map_to_tokens
+from ..network.xcit import NUM_LEVELS, XCiT, init_linear
 from .class_attention import ClassAttentionBlock
-from .layers import map_to_tokens
-from .xcit import NUM_LEVELS, XCiT, init_linear
 
 NUM_CLASS_LAYERS = 2  # in all published models
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import ArgumentError
-from .xcit import init_linear
+from ..network.xcit import init_linear
 
 NUM_GLOBAL = 2  # number of crops for the teacher
 

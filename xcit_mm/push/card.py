@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..errors import UserError, reason
 from ..inference import Model
-from ..models import XCiT
+from ..network import XCiT
 from ..run_report.titles import KINDS, OF_CLASS, title
 from ..weights.hub import HUB
 from ..weights.names import architecture

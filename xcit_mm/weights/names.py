@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError, one_line
-from ..models.archs import ARCHS, PATCH_SIZES
+from ..network.archs import ARCHS, PATCH_SIZES
 from .inflation import RGB, STEM
 
 WRAPPERS = ('state_dict', 'model', 'teacher', 'student')

@@ -7,9 +7,9 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ...errors import UserError
-from ...models import XCiT
-from ...models.padded_rows import PaddedRows
-from ...models.rows import ALONE
+from ...network import XCiT
+from ...network.padded_rows import PaddedRows
+from ...network.rows import ALONE
 from ..distributed import unwrapped
 
 

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map_only
 
-from ...models.layers import XCA
-from ...ops.xca import cross_covariance
+from ...network.layers import XCA
+from ...network.ops.xca import cross_covariance
 from .graph import Graph
 
 

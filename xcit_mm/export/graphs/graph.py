@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from ...models import XCiT
+from ...network import XCiT
 
 
 class Graph(nn.Module):

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import UserError
-from ...models.pyramid import covered_size
+from ...network.pyramid import covered_size
 from .graph import Graph
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ..ops.tracing import computed_dtype, is_captured, is_transformed
-from .rows import ALONE, Rows
+from ..rows import ALONE, Rows
+from .tracing import computed_dtype, is_captured, is_transformed
 from .unmodified import has_unmodified_layers, is_unmodified
 
 # Tokens whose values inside the MLP fit the cache of a CPU, so that their memory is reused. Larger

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..device import multiplies_bfloat16
+from ...device import multiplies_bfloat16
 from .tracing import computed_dtype, is_intercepted
 
 

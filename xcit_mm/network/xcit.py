@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import ArgumentError
-from ..ops import recompute
 from .archs import PATCH_SIZES, resolve_arch
 from .convolutions import fill_up
+from .fast.recompute import recompute
 from .layers import ConvPatchEmbed, FourierPosition, XCABlock, map_to_tokens, tokens_to_map
 from .pyramid import ChannelNorm, pyramid_levels
 from .rows import ALONE, Rows

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..ops.recompute import recompute
-from ..ops.tracing import is_exported, is_transformed
-from .unmodified import CONVOLUTIONS, is_unmodified
+from .fast.recompute import recompute
+from .fast.tracing import is_exported, is_transformed
+from .fast.unmodified import CONVOLUTIONS, is_unmodified
 
 
 class ConvStack(nn.Sequential):
@@ -17,7 +17,7 @@ class ConvStack(nn.Sequential):
 
     Layers may be grouped in Sequentials. The backward pass recomputes BatchNorm and GELU, and
     inference folds BatchNorm into the preceding convolution. If a layer is modified (see
-    :func:`xcit_mm.models.unmodified.is_unmodified`), all layers are called in turn.
+    :func:`xcit_mm.network.fast.unmodified.is_unmodified`), all layers are called in turn.
 
     Shape:
         (B, C, H, W) to (B, C', H', W').

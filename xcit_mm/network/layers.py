@@ -2,9 +2,9 @@
 
 Parameter names match the authors' release. XCA, LPI and Mlp compute with the weights of their
 layers, which is faster and keeps less for the backward pass. If a layer is modified
-(:mod:`xcit_mm.models.unmodified`), they call their layers instead. Their ``scale`` (C,) multiplies
+(:mod:`xcit_mm.network.fast.unmodified`), they call their layers instead. Their ``scale`` (C,) multiplies
 the channels of the output (LayerScale). ``rows`` provide what a layer needs from other rows of the
-images (:mod:`xcit_mm.models.rows`).
+images (:mod:`xcit_mm.network.rows`).
 
 Letters in shapes: B images, N tokens (N = H * W), C channels, h heads of d = C / h channels.
 Section numbers refer to the paper (XCiT, arXiv 2106.09681).
@@ -20,15 +20,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import ArgumentError
-from ..ops.gram import gram
-from ..ops.mlp import linear_gelu
-from ..ops.recompute import recompute
-from ..ops.tracing import computed_dtype, is_transformed
-from ..ops.xca import cross_covariance, xca
 from .convolutions import ConvStack, fill_up, gelu_norm_conv
-from .in_place import add_attention_and_interaction, add_mlp_, is_in_place
+from .fast.in_place import add_attention_and_interaction, add_mlp_, is_in_place
+from .fast.linear_gelu import linear_gelu
+from .fast.recompute import recompute
+from .fast.tracing import computed_dtype, is_transformed
+from .fast.unmodified import has_unmodified_layers, is_unmodified
+from .ops.gram import gram
+from .ops.xca import cross_covariance, xca
 from .rows import ALONE, Rows, RowsModule, require_unmodified
-from .unmodified import has_unmodified_layers, is_unmodified
 
 POSITION_DIM = 32  # for each of y and x
 
@@ -106,7 +106,7 @@ class XCA(RowsModule):
     """Cross-covariance attention: channels attend to channels instead of tokens (section 3.2).
 
     The cost is linear in the number of tokens. Each of the h heads has a learned temperature.
-    :func:`xcit_mm.ops.xca` explains ``form``.
+    :func:`xcit_mm.network.ops.xca` explains ``form``.
 
     Shape:
         (B, N, C) to (B, N, C).
@@ -124,7 +124,7 @@ class XCA(RowsModule):
         self.proj = nn.Linear(dim, dim)
 
     def weights(self, scale: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Return the parameters, as :func:`xcit_mm.ops.xca` takes them after the tokens."""
+        """Return the parameters, as :func:`xcit_mm.network.ops.xca` takes them after the tokens."""
         return self.qkv.weight, self.qkv.bias, self.temperature, *_scaled_weights(self.proj, scale)
 
     def forward(self, x: Tensor, scale: Tensor | None = None, rows: Rows = ALONE) -> Tensor:

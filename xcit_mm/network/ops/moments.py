@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from ..device import widest_dtype
-from .tracing import is_captured, is_transformed
+from ...device import widest_dtype
+from ..fast.tracing import is_captured, is_transformed
 
 # On CUDA, products of 16-bit matrices can be returned in float32: PyTorch 2.8 and later.
 BMM_HAS_OUT_DTYPE = 'dtype' in torch.ops.aten.bmm.overloads()

@@ -1,7 +1,7 @@
 """The Gram form of cross-covariance attention: an affine map of the tokens, from their moments.
 
 Queries, keys and values are never computed. That halves the arithmetic for many tokens, and only
-the tokens are kept for the backward pass. See :mod:`xcit_mm.ops.xca` for the form of the paper.
+the tokens are kept for the backward pass. See :mod:`xcit_mm.network.ops.xca` for the form of the paper.
 
 Letters in shapes: B images, N tokens, C channels, h heads of d = C / h channels.
 """
@@ -11,9 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..device import multiplies_bfloat16
+from ...device import multiplies_bfloat16
+from ..fast.tracing import computed_dtype, is_intercepted, without_autocast
 from .moments import from_sums, to_sums, widened, with_moments
-from .tracing import computed_dtype, is_intercepted, without_autocast
 
 EPS = 1e-12  # smallest norm by which a query or key is divided, as in F.normalize
 
@@ -53,11 +53,11 @@ def gram(
 
     Args:
         x: Tokens (B, N, C).
-        parameters: The parameters of :func:`xcit_mm.ops.xca`.
-        in_parts: See :func:`~xcit_mm.ops.moments.moments`.
+        parameters: The parameters of :func:`xcit_mm.network.ops.xca`.
+        in_parts: See :func:`~xcit_mm.network.ops.moments.moments`.
         max_amplification: See :func:`affine_map`, also for the result None.
         total: A function that adds sums over the other tokens of the images, if there are any, to
-            the sums over x (see :func:`~xcit_mm.ops.moments.to_sums`).
+            the sums over x (see :func:`~xcit_mm.network.ops.moments.to_sums`).
     """
     x = x.to(computed_dtype(x))
     with without_autocast(x):
@@ -107,7 +107,7 @@ def affine_map(
         G: Covariance of the tokens, in whose dtype the matrices are multiplied.
         s: Mean of the tokens.
         N: Number of tokens: one number for all images, or one for each, (B, 1).
-        parameters: The parameters of :func:`xcit_mm.ops.xca`.
+        parameters: The parameters of :func:`xcit_mm.network.ops.xca`.
         max_amplification: The largest factor by which rounding errors of G may be amplified, or
             None if any may.
 

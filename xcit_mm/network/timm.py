@@ -4,8 +4,8 @@ from torch import nn
 
 from ..environment import require
 from ..errors import ArgumentError
+from .fast.unmodified import is_unmodified
 from .layers import XCA
-from .unmodified import is_unmodified
 
 
 def accelerate(model: nn.Module) -> nn.Module:

@@ -8,10 +8,10 @@ from helpers import held_bytes, relative_error
 from torch import Tensor
 from torch.nn import functional as F
 
-from xcit_mm.models.archs import ARCHS
-from xcit_mm.ops.gram import gram
-from xcit_mm.ops.moments import CPU_CHUNK
-from xcit_mm.ops.xca import faster_form, xca
+from xcit_mm.network.archs import ARCHS
+from xcit_mm.network.ops.gram import gram
+from xcit_mm.network.ops.moments import CPU_CHUNK
+from xcit_mm.network.ops.xca import faster_form, xca
 
 ALL = ('n12', 't12', 's12', 'm24', 'l24')
 # Both forms round numbers of as many digits, in places and orders that kernels choose. Where these

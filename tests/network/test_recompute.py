@@ -10,8 +10,8 @@ from helpers.small_xcit import small_xcit
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
-from xcit_mm.models import convolutions, layers, xcit
-from xcit_mm.ops.recompute import recompute
+from xcit_mm.network import convolutions, layers, xcit
+from xcit_mm.network.fast.recompute import recompute
 
 TOLERANCE = 1e-5
 

@@ -19,8 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from xcit_mm import XCiT, accelerate
-from xcit_mm.models.archs import ARCHS, released_name
-from xcit_mm.models.layers import XCA, DropPath, XCABlock
+from xcit_mm.network.archs import ARCHS, released_name
+from xcit_mm.network.layers import XCA, DropPath, XCABlock
 
 TOLERANCE = 1e-5
 MOMENTUM = 0.1  # of the authors' BatchNorm
@@ -264,7 +264,7 @@ def default_dtype(request):
 @pytest.mark.parametrize('size', [64, 512])  # the direct form, the Gram form
 def test_the_backbone_on_cuda(monkeypatch, size, training, default_dtype):
     """Devices, dtypes and shapes, on the fake tensors of PyTorch: without a GPU."""
-    monkeypatch.setattr('xcit_mm.models.xcit.init_linear', lambda module: None)  # reads values
+    monkeypatch.setattr('xcit_mm.network.xcit.init_linear', lambda module: None)  # reads values
     with FakeTensorMode(), torch.device('cuda'), torch.set_grad_enabled(training):
         model = XCiT(SMALL | dict(embed_dim=128), 16, out_indices=(0, 1, 2, 3)).train(training)
         maps = model(torch.randn(2, 3, size, size))

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import ArgumentError
 from ..processes import require_same
-from .unmodified import is_unmodified
+from .fast.unmodified import is_unmodified
 
 MULTIPLE = 32  # pixels; no pooling window crosses a border at a multiple of them
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
 from xcit_mm import XCiT
-from xcit_mm.models.unmodified import is_unmodified
+from xcit_mm.network.fast.unmodified import is_unmodified
 
 LEAVES = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.LayerNorm, nn.GELU)
 

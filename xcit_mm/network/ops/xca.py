@@ -1,7 +1,7 @@
 """Cross-covariance attention (XCA) as an operator in two forms with equal values.
 
 The direct form is equation 2 of the paper (XCiT, arXiv 2106.09681, section 3.2) as written. The
-Gram form (:mod:`xcit_mm.ops.gram`) needs half the arithmetic for many tokens.
+Gram form (:mod:`xcit_mm.network.ops.gram`) needs half the arithmetic for many tokens.
 
 Letters in shapes: B images, N tokens, C channels, h heads of d = C / h channels.
 """
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..errors import ArgumentError
+from ...errors import ArgumentError
+from ..fast.tracing import computed_dtype, is_exported, is_transformed
 from .gram import EPS, gram_in_range
-from .tracing import computed_dtype, is_exported, is_transformed
 
 FORMS = ('direct', 'gram')
 # (slope, offset): the Gram form is faster from N = slope * C + offset tokens on, as measured on a

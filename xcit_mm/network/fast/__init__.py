@@ -1,0 +1,1 @@
+"""The network: faster forms of its layers."""
