@@ -5,7 +5,7 @@ Most programs need only the names that this package exports:
 - :func:`~xcit_mm.inference.model.load_model` loads a trained model for prediction.
 - :class:`~xcit_mm.inference.embedder.Embedder` computes an embedding of an image.
 - :class:`~xcit_mm.network.xcit.XCiT` is the backbone.
-- :func:`~xcit_mm.network.timm.accelerate` speeds up an XCiT of timm.
+- :func:`~xcit_mm.network.accelerate.accelerate` speeds up an XCiT of timm.
 - :func:`~xcit_mm.network.ops.xca.xca` is the attention as a function.
 - :class:`~xcit_mm.errors.UserError` is the error for a wrong input.
 
@@ -78,7 +78,7 @@ environment.BUILT_ON.update(
 )
 _LOADED_LATER = {
     'Embedder': 'xcit_mm.inference.embedder',
-    'accelerate': 'xcit_mm.network.timm',
+    'accelerate': 'xcit_mm.network.accelerate',
     'load_model': 'xcit_mm.inference',
     'xca': 'xcit_mm.network.ops',
 }

@@ -7,7 +7,7 @@ from helpers.small_xcit import SMALL
 
 from xcit_mm.large_images.streamed_features import StreamedFeatures
 from xcit_mm.models.image_xcit import ImageXCiT
-from xcit_mm.network.layers import map_to_tokens
+from xcit_mm.network.tokens import map_to_tokens
 
 
 @pytest.mark.parametrize('dtype, tolerance', [(torch.float32, 1e-5), (torch.float64, 1e-12)])

@@ -24,7 +24,7 @@ from xcit_mm.large_images.streamed_maps import Pyramid
 from xcit_mm.large_images.tape import Tape
 from xcit_mm.large_images.token_files import TokenFile
 from xcit_mm.large_images.token_gradients import TokenGradients
-from xcit_mm.network.convolutions import fill_up
+from xcit_mm.network.tokens import fill_up
 from xcit_mm.scenes.geometry import Window, length, whole
 
 SIZE = 137, 91

@@ -17,8 +17,9 @@ from torchvision.transforms.functional import normalize, to_tensor
 from ..device import choose_device
 from ..errors import ArgumentError
 from ..models.image_xcit import XCiTTrunk
-from ..network.layers import XCA, map_to_tokens
+from ..network.layers import XCA
 from ..network.ops.gram import EPS
+from ..network.tokens import map_to_tokens
 from ..weights.names import (
     PYRAMID,
     architecture,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import ArgumentError, UserError, is_out_of_memory, reason
-from ..network.layers import tokens_to_map
+from ..network.tokens import tokens_to_map
 from ..processes import digest_of_module
 
 PROBE_SIZE = 224  # pixels of the first image for a teacher without a fixed size

@@ -14,7 +14,7 @@ from ..engine.build_model import build_model
 from ..environment import require
 from ..errors import UserError
 from ..network.archs import released_name
-from ..network.timm import accelerate
+from ..network.accelerate import accelerate
 from ..network.xcit import XCiT
 from .counting import Count, Part, count_part, count_xcit, empty_image, num_parameters
 

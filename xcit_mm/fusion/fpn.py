@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..network import XCiT
-from ..network.convolutions import ConvStack, batch_norm_affine, flat_layers
-from ..network.fast.linear_gelu import linear_gelu
+from ..network.conv_stack import ConvStack, flat_layers
+from ..network.fast.cpu import batch_norm_affine, linear_gelu
 from ..network.fast.tracing import is_captured
 from ..network.fast.unmodified import is_unmodified
 

@@ -14,7 +14,7 @@ which depends on no other token. The next pass adds it, because it recomputes th
 BatchNorm is in evaluation mode, in which it also computes each token separately.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -26,10 +26,9 @@ from torch import Tensor, nn
 from ..device import widest_dtype
 from ..files import require_writable
 from ..network.fast.tracing import computed_dtype, without_autocast
-from ..network.layers import LPI, XCA, DropPath
 from ..network.ops.gram import affine_map, map_tokens
 from ..network.ops.moments import from_sums, widened
-from ..network.rows import Rows, RowsWithGaps
+from ..network.rows import ALONE, RowsWithGaps
 from ..progress import Progress, silent
 from ..scenes.geometry import Window
 from .passes import HALO, TILE_TENSORS, Passes
@@ -67,48 +66,6 @@ class OfMoments(NamedTuple):
         back = back.to(z.dtype).view(z.shape)
         outputs.append(z)
         gradients.append(back if valid is None else back * valid[..., None])
-
-
-class TileRows(Rows):
-    """The rows of a tile of tokens with its halo, whose attention is a known affine map.
-
-    Args:
-        size: (h, w) of the tile with its halo.
-        inner: The window of the tile without its halo.
-        M: (1, C, C), and ``m`` (1, 1, C): the affine map of the normed tokens.
-        kept: The factors by which stochastic depth multiplies the three branches.
-        valid: (h, w) bool, which tokens have data; None if all of them have.
-    """
-
-    def __init__(
-        self,
-        size: tuple[int, int],
-        inner: Window,
-        M: Tensor,
-        m: Tensor,
-        kept: Iterable[Tensor],
-        valid: Tensor | None,
-    ) -> None:
-        self._size, self._inner, self._M, self._m = size, inner, M, m
-        self._gaps = None if valid is None else RowsWithGaps(valid)
-        self._kept: Iterator[Tensor] = iter(kept)
-
-    def call(self, layer: nn.Module, *args: Any, **options: Any) -> Tensor:
-        if isinstance(layer, XCA):
-            return self._attend(*args, **options)
-        if isinstance(layer, DropPath):
-            return args[0] * next(self._kept) if layer.training and layer.p else args[0]
-        if isinstance(layer, LPI) and self._gaps is not None:
-            return self._gaps.call(layer, *args, **options)
-        return layer(*args, **options)
-
-    def _attend(self, x: Tensor, scale: Tensor) -> Tensor:
-        x = x.to(computed_dtype(x))
-        with without_autocast(x):
-            return map_tokens(x, scale[:, None] * self._M, scale * self._m)
-
-    def inner(self, x: Tensor) -> Tensor:
-        return x.unflatten(1, self._size)[(slice(None), *self._inner)].flatten(1, 2)
 
 
 class TrainedPasses(Passes):
@@ -170,11 +127,11 @@ class TrainedPasses(Passes):
     @torch.no_grad()
     def run(self, progress: Progress = silent) -> None:
         """Run the forward passes, with one draw of stochastic depth for the image."""
-        ones = torch.ones(1, 1, 1, dtype=self.dtype, device=self.device)
-        draws = [[b.drop_path(ones) for _ in range(3)] for b in self.backbone.blocks]
+        token = torch.empty(1, 1, 1, dtype=self.dtype)
+        draws = [block.drop_path.draw(token) for block in self.backbone.blocks]
         if self.shards.count > 1:
-            draws = self.shards.broadcast([[draw.cpu() for draw in of_block] for of_block in draws])
-        self._draws = [[draw.to(self.device) for draw in of_block] for of_block in draws]
+            draws = self.shards.broadcast(draws)
+        self._draws = [[d if d is None else d.to(self.device) for d in ds] for ds in draws]
         self._run(progress)
 
     def gradients(self) -> list[TokenGradients]:
@@ -198,9 +155,19 @@ class TrainedPasses(Passes):
         window: Window,
     ) -> Tensor:
         block, (h, w, C) = self.backbone.blocks[number - 1], x.shape
-        draws, inner = self._draws[number - 1], window.within(outer)
-        rows = TileRows((h, w), inner, *attention, draws, self._valid(outer))
-        y = block(x.reshape(1, h * w, C), h, w, rows=rows).view(*inner.size, C)
+        (M, m), (draw1, draw3, draw2) = attention, self._draws[number - 1]
+        valid, drop_path = self._valid(outer), block.drop_path
+        rows = ALONE if valid is None else RowsWithGaps(valid)
+        x = x.reshape(1, h * w, C)
+        z = block.norm1(x)
+        z = z.to(computed_dtype(z))
+        with without_autocast(z):
+            z = map_tokens(z, M, m)
+        x = x + drop_path(block.gamma1 * z, draw1)
+        y = block.local_mp(block.norm3(x), h, w, *rows.passed)
+        x = x + drop_path(block.gamma3 * y, draw3)
+        x = x.view(h, w, C)[tuple(window.within(outer))]
+        y = x + drop_path(block.gamma2 * block.mlp(block.norm2(x)), draw2)
         return self._masked(window, y)
 
     @torch.no_grad()

@@ -22,10 +22,16 @@ from torch import Tensor, nn
 from ..device import dtype_name, release_memory, widest_dtype
 from ..errors import ArgumentError, UserError
 from ..network import XCiT
-from ..network.fast.in_place import add_attention_and_interaction, add_mlp_
+from ..network.fast.cpu import add_attention_and_interaction, add_mlp_
 from ..network.fast.tracing import computed_dtype, without_autocast
 from ..network.layers import XCABlock
-from ..network.ops.gram import affine_map, largest_amplification, map_tokens
+from ..network.ops.gram import (
+    affine_map,
+    largest_amplification,
+    map_of,
+    map_tokens,
+    queries_and_keys,
+)
 from ..network.ops.moments import from_sums, sums_of_products, widened
 from ..network.pyramid import covered_size
 from ..network.rows import RowsWithGaps
@@ -355,13 +361,13 @@ class Passes:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the sums that the attention of a layer depends on, and its affine map."""
         weights = self.backbone.blocks[number - 1].attn.weights()
-        limit = largest_amplification(self.dtype)
         sums = sums.to(self.device)
-        matrices = affine_map(*from_sums(sums), *weights, max_amplification=limit)
-        if matrices is None:  # products in the dtype of the tokens lose too many digits
-            sums = precise().to(self.device)
-            matrices = affine_map(*from_sums(sums), *weights)
-        return sums, *matrices
+        G, s, N = from_sums(sums)
+        qk = queries_and_keys(G, s, *weights[:2])
+        if qk.are_in_range(G, N, weights[0], largest_amplification(self.dtype)):
+            return sums, *map_of(qk, N, *weights)
+        sums = precise().to(self.device)  # products in the dtype of the tokens lose many digits
+        return sums, *affine_map(*from_sums(sums), *weights)
 
     def _layer_on_tile(
         self,

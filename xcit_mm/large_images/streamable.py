@@ -6,9 +6,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..errors import ArgumentError
 from ..models.image_xcit import ImageXCiT
 from ..network import XCiT
-from ..network.convolutions import flat_layers
-from ..network.fast.in_place import can_be_in_place
-from ..network.fast.unmodified import PYTORCH_LAYERS, is_unmodified
+from ..network.conv_stack import flat_layers
+from ..network.fast.unmodified import PYTORCH_LAYERS, is_plain, is_unmodified
 from ..network.layers import LPI, XCA, XCABlock
 
 
@@ -34,7 +33,7 @@ def _require_plain(backbone: nn.Module) -> None:
     if getattr(type(backbone), 'forward', None) not in (XCiT.forward, ImageXCiT.forward):
         raise ArgumentError(f'a {type(backbone).__name__} cannot be streamed: only an XCiT can')
     for i, block in enumerate(backbone.blocks[: backbone.out_indices[-1] + 1]):
-        if not (is_unmodified(block, (XCABlock,)) and can_be_in_place(block)):
+        if type(block) is not XCABlock or not is_plain(block):
             raise _modified(f'blocks.{i}')
     require_known_reach(backbone)
 

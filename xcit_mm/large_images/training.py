@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from ..errors import ArgumentError
 from ..network import XCiT
-from ..network.rows import SharedRows
 from ..processes import require_same
+from .shared_rows import SharedRows
 from .streamable import require_known_reach
 
 

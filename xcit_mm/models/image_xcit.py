@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..errors import ArgumentError
 from ..network.archs import ARCHS, resolve_arch
-from ..network.layers import map_to_tokens
+from ..network.tokens import map_to_tokens
 from ..network.xcit import NUM_LEVELS, XCiT, init_linear
 from .class_attention import ClassAttentionBlock
 

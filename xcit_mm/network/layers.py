@@ -1,10 +1,8 @@
 """Layers of XCiT: patch embedding, position, attention, local interaction, MLP and block.
 
-Parameter names match the authors' release. XCA, LPI and Mlp compute with the weights of their
-layers, which is faster and keeps less for the backward pass. If a layer is modified
-(:mod:`xcit_mm.network.fast.unmodified`), they call their layers instead. Their ``scale`` (C,) multiplies
-the channels of the output (LayerScale). ``rows`` provide what a layer needs from other rows of the
-images (:mod:`xcit_mm.network.rows`).
+Parameter names match the authors' release. :func:`.fast_form` finds what computes a block or a
+stack of convolutions faster, with the same values; everything else here is the paper's text.
+``rows`` provide what a layer needs from rows that its input does not hold (:mod:`.rows`).
 
 Letters in shapes: B images, N tokens (N = H * W), C channels, h heads of d = C / h channels.
 Section numbers refer to the paper (XCiT, arXiv 2106.09681).
@@ -13,27 +11,24 @@ Section numbers refer to the paper (XCiT, arXiv 2106.09681).
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import ArgumentError
-from .convolutions import ConvStack, fill_up, gelu_norm_conv
-from .fast.in_place import add_attention_and_interaction, add_mlp_, is_in_place
-from .fast.linear_gelu import linear_gelu
-from .fast.recompute import recompute
-from .fast.tracing import computed_dtype, is_transformed
-from .fast.unmodified import has_unmodified_layers, is_unmodified
-from .ops.gram import gram
+from .conv_stack import ConvStack
+from .fast.form import fast_form
+from .fast.tracing import is_transformed
+from .fast.unmodified import is_unmodified, may_be_read
 from .ops.xca import cross_covariance, xca
-from .rows import ALONE, Rows, RowsModule, require_unmodified
+from .rows import ALONE, Rows, require_unmodified
+from .tokens import fill_up, map_to_tokens, tokens_to_map
 
 POSITION_DIM = 32  # for each of y and x
 
 
-class ConvPatchEmbed(RowsModule):
+class ConvPatchEmbed(nn.Module):
     """Patch embedding: stride-2 convolutions with BatchNorm, and GELU between them (section 3.3).
 
     Each convolution but the first doubles the channels, up to ``dim``, a multiple of 8. With
@@ -60,7 +55,7 @@ class ConvPatchEmbed(RowsModule):
             x = fill_up(x, self.patch_size)
         if not is_transformed():  # vmap has no memory formats
             x = x.contiguous(memory_format=torch.channels_last)
-        return rows.call(self.proj, x)
+        return self.proj(x, rows)
 
 
 class FourierPosition(nn.Module):
@@ -102,11 +97,12 @@ def _encode(length: int, device: torch.device) -> Tensor:
     return torch.stack((phase.sin(), phase.cos()), dim=-1).flatten(1)
 
 
-class XCA(RowsModule):
+@may_be_read
+class XCA(nn.Module):
     """Cross-covariance attention: channels attend to channels instead of tokens (section 3.2).
 
     The cost is linear in the number of tokens. Each of the h heads has a learned temperature.
-    :func:`xcit_mm.network.ops.xca` explains ``form``.
+    :func:`.xca` explains ``form``.
 
     Shape:
         (B, N, C) to (B, N, C).
@@ -123,23 +119,22 @@ class XCA(RowsModule):
         self.qkv = nn.Linear(dim, 3 * dim)
         self.proj = nn.Linear(dim, dim)
 
-    def weights(self, scale: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Return the parameters, as :func:`xcit_mm.network.ops.xca` takes them after the tokens."""
-        return self.qkv.weight, self.qkv.bias, self.temperature, *_scaled_weights(self.proj, scale)
-
-    def forward(self, x: Tensor, scale: Tensor | None = None, rows: Rows = ALONE) -> Tensor:
-        if rows.are_shared or rows.have_gaps:  # the attention needs only sums of other rows
+    def forward(self, x: Tensor, rows: Rows = ALONE) -> Tensor:
+        if rows.sum is not None:
             require_unmodified(self.qkv, self.proj)
-            return gram(rows.with_data(x), *self.weights(scale), total=rows.sum)
-        if has_unmodified_layers(self) and not is_transformed():
-            return xca(x, *self.weights(scale), self.form)
-        return _scaled(self.proj(cross_covariance(self.qkv(x), self.temperature)), scale)
+        elif not (is_unmodified(self.qkv) and is_unmodified(self.proj)):
+            return self.proj(cross_covariance(self.qkv(x), self.temperature))
+        return xca(rows.with_data(x), *self.weights(), self.form, rows.sum)
+
+    def weights(self) -> tuple[Tensor, ...]:
+        """Return the parameters, as :func:`.xca` takes them after the tokens."""
+        qkv, proj = self.qkv, self.proj
+        return qkv.weight, qkv.bias, self.temperature, proj.weight, proj.bias
 
 
-class LPI(RowsModule):
+@may_be_read
+class LPI(nn.Module):
     """Local patch interaction of neighboring tokens: two depthwise convolutions (section 3.3).
-
-    The backward pass recomputes GELU and BatchNorm.
 
     Shape:
         (B, N, C) and the size (H, W) in tokens, N = H * W, to (B, N, C).
@@ -152,89 +147,60 @@ class LPI(RowsModule):
         self.bn = nn.BatchNorm2d(dim)
         self.conv2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
 
-    def forward(
-        self, x: Tensor, H: int, W: int, scale: Tensor | None = None, rows: Rows = ALONE
-    ) -> Tensor:
-        x = rows.call(self.conv1, tokens_to_map(x, H, W))  # (B, C, H, W)
-        are_plain = not (rows.are_shared or rows.have_gaps)
-        if are_plain and has_unmodified_layers(self) and not is_transformed():
-            weights = _scaled_weights(self.conv2, scale)
-            return map_to_tokens(gelu_norm_conv(x, self.bn, self.conv2, *weights, within=self))
-        x = rows.call(self.conv2, rows.call(self.bn, self.act(x)))
-        return _scaled(map_to_tokens(x), scale)
+    def forward(self, x: Tensor, H: int, W: int, rows: Rows = ALONE) -> Tensor:
+        x = self.act(rows.convolve(self.conv1, tokens_to_map(x, H, W)))  # (B, C, H, W)
+        return map_to_tokens(rows.convolve(self.conv2, rows.normalize(self.bn, x)))
 
 
+@may_be_read
 class Mlp(nn.Module):
-    """Two linear layers with GELU between them, (..., C) to (..., 4 C) to (..., C).
-
-    The backward pass recomputes GELU, whose output is as large as its input.
-    """
+    """Two linear layers with GELU between them, (..., C) to (..., 4 C) to (..., C)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, 4 * dim)
         self.fc2 = nn.Linear(4 * dim, dim)
 
-    def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
-        if not has_unmodified_layers(self) or is_transformed():
-            return _scaled(self.fc2(F.gelu(self.fc1(x))), scale)
-        weights = _scaled_weights(self.fc2, scale)
-        if not torch.is_grad_enabled():
-            return F.linear(linear_gelu(x, self.fc1.weight, self.fc1.bias), *weights)
-        x = self.fc1(x)  # (..., 4 C)
-        return recompute(lambda x: F.linear(F.gelu(x), *weights), x, within=self)
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(x)))
 
 
-def _scaled(x: Tensor, scale: Tensor | None) -> Tensor:
-    return x if scale is None else scale * x
+@may_be_read
+class DropPath(nn.Module):
+    """Stochastic depth (Huang et al. 2016): in training, a sample skips a branch at the rate p.
 
-
-def _scaled_weights(layer: nn.Module, scale: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the weight and bias with which a layer scales its output by (C,)."""
-    if scale is None:
-        return layer.weight, layer.bias
-    return scale.view(-1, *[1] * (layer.weight.ndim - 1)) * layer.weight, scale * layer.bias
-
-
-def tokens_to_map(x: Tensor, H: int, W: int) -> Tensor:
-    """View tokens (B, N, C) as a map (B, C, H, W) in channels-last memory format."""
-    return x.unflatten(1, (H, W)).permute(0, 3, 1, 2)
-
-
-def map_to_tokens(x: Tensor) -> Tensor:
-    """Return a map (B, C, H, W) as tokens (B, N, C), a view if its memory is channels-last."""
-    return x.permute(0, 2, 3, 1).flatten(1, 2)
-
-
-class DropPath(RowsModule):
-    """Stochastic depth (Huang et al. 2016): in training, samples of (B, N, C) are 0 at the rate p.
-
-    torchvision has the same layer, but under vmap it cannot draw each sample independently.
+    What branches are multiplied by is drawn before, so that it can be used again. (torchvision's
+    layer cannot draw each sample independently under vmap.)
     """
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
 
-    def forward(self, x: Tensor, rows: Rows = ALONE) -> Tensor:
+    def draw(self, x: Tensor, rows: Rows = ALONE) -> tuple[Tensor | None, ...]:
+        """Draw the factors (B, 1, 1) of three branches of tokens (B, N, C); None if they are 1."""
         if not (self.training and self.p):
-            return x
+            return None, None, None
         share = 1 - self.p
-        return x * rows.agreed(x.new_empty(x.shape[0], 1, 1).bernoulli_(share).div_(share))
+        draws = [x.new_empty(x.shape[0], 1, 1).bernoulli_(share).div_(share) for _ in range(3)]
+        return tuple(map(rows.agreed, draws))
+
+    def forward(self, y: Tensor, draw: Tensor | None) -> Tensor:
+        return y if draw is None else y * draw
 
 
-class XCABlock(RowsModule):
+@may_be_read
+class XCABlock(nn.Module):
     """Attention, local interaction and MLP, each normed, scaled and added (figure 1).
 
     The numbers in the names follow the release, in which the local interaction, the second branch,
     has number 3. LayerScale (Touvron et al., "Going deeper with image transformers") starts at
-    ``eta``; ``drop_path`` is the probability that a sample skips a branch in training.
+    ``eta``; ``drop_path`` is the probability that a sample skips a branch in training. ``draws``
+    repeats what :meth:`DropPath.draw` has drawn.
 
     Shape:
         (B, N, C) and the size (H, W) in tokens, N = H * W, to (B, N, C).
     """
-
-    BRANCHES = (XCA, LPI, Mlp)
 
     def __init__(self, dim: int, num_heads: int, eta: float, drop_path: float) -> None:
         super().__init__()
@@ -255,29 +221,13 @@ class XCABlock(RowsModule):
         H: int,
         W: int,
         rows: Rows = ALONE,
-        draws: Sequence[Tensor | None] = (None, None, None),
+        draws: Sequence[Tensor | None] | None = None,
     ) -> Tensor:
-        if rows is ALONE and is_in_place(self):
-            return add_mlp_(self, add_attention_and_interaction(self, x, H, W, self.attn))
-        x = x + self._branch(rows, draws[0], self.gamma1, self.attn, self.norm1(x))
-        x = x + self._branch(rows, draws[1], self.gamma3, self.local_mp, self.norm3(x), H, W)
-        x = rows.inner(x)
-        return x + self._branch(rows, draws[2], self.gamma2, self.mlp, self.norm2(x))
-
-    def draws(self, x: Tensor, rows: Rows) -> tuple[Tensor | None, ...]:
-        """Draw what each branch of the tokens ``x`` is multiplied by, to recompute it alike."""
-        if not (self.training and self.drop_path.p):
-            return None, None, None
-        ones = x.new_ones(x.shape[0], 1, 1)
-        return tuple(rows.call(self.drop_path, ones) for _ in range(3))
-
-    def _branch(
-        self, rows: Rows, draw: Tensor | None, gamma: Tensor, branch: nn.Module, *args: Any
-    ) -> Tensor:
-        # Scaling the last projection of the branch keeps one tensor less for the backward pass.
-        # In float16 the initial gamma of 1e-5 times a weight would vanish.
-        if computed_dtype(args[0]) == torch.float16 or not is_unmodified(branch, self.BRANCHES):
-            y = gamma * rows.call(branch, *args)
-        else:
-            y = rows.call(branch, *args, scale=gamma)
-        return rows.call(self.drop_path, y) if draw is None else y * draw
+        draws = self.drop_path.draw(x, rows) if draws is None else draws
+        if fast := fast_form(self, x, rows):
+            return fast.block(self, x, H, W, draws)
+        y = self.gamma1 * self.attn(self.norm1(x), *rows.passed)
+        x = x + self.drop_path(y, draws[0])
+        y = self.gamma3 * self.local_mp(self.norm3(x), H, W, *rows.passed)
+        x = x + self.drop_path(y, draws[1])
+        return x + self.drop_path(self.gamma2 * self.mlp(self.norm2(x)), draws[2])

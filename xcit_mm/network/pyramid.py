@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from .convolutions import ConvStack
+from .conv_stack import ConvStack
 from .rows import MULTIPLE
 
 

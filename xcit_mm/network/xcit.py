@@ -1,7 +1,6 @@
 """XCiT as a backbone with four output maps, for mmdetection and mmsegmentation."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from mmengine.model import BaseModule
@@ -11,11 +10,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import ArgumentError
 from .archs import PATCH_SIZES, resolve_arch
-from .convolutions import fill_up
+from .conv_stack import ConvStack
 from .fast.recompute import recompute
-from .layers import ConvPatchEmbed, FourierPosition, XCABlock, map_to_tokens, tokens_to_map
+from .layers import ConvPatchEmbed, FourierPosition, XCABlock
 from .pyramid import ChannelNorm, pyramid_levels
 from .rows import ALONE, Rows
+from .tokens import fill_up, map_to_tokens, tokens_to_map
 
 STRIDES = 4, 8, 16, 32
 NUM_LEVELS = len(STRIDES)
@@ -67,7 +67,7 @@ class XCiT(BaseModule):
             channels or is too small for stride 32.
     """
 
-    rows: Rows = ALONE  # replaced by large_images.training.shared_images for a while
+    rows: Rows = ALONE  # replaced for a while by what shares or pads images
 
     def __init__(
         self,
@@ -85,21 +85,22 @@ class XCiT(BaseModule):
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(init_cfg)
-        if patch_size not in PATCH_SIZES:
-            raise ArgumentError(f'patch_size={patch_size!r} is not one of {PATCH_SIZES}')
         dim, depth, num_heads, eta, published_rate = resolve_arch(arch)
-        if drop_path_rate is None:
+        if drop_path_rate is None and patch_size in PATCH_SIZES:
             drop_path_rate = published_rate[patch_size]
-        if not isinstance(drop_path_rate, (int, float)) or not 0 <= drop_path_rate < 1:
-            raise ArgumentError(f'drop_path_rate={drop_path_rate!r} is not in [0, 1)')
-        if frozen_stages not in range(-1, depth + 1):
-            raise ArgumentError(f'frozen_stages={frozen_stages!r} is not in -1..{depth}')
-        if type(in_channels) is not int or in_channels < 1:
-            raise ArgumentError(f'in_channels={in_channels!r} is not a positive integer')
-        if start_level not in range(NUM_LEVELS):
-            raise ArgumentError(f'start_level={start_level!r} is not in 0..{NUM_LEVELS - 1}')
-        if init_cfg is not None and not (isinstance(init_cfg, dict) and 'type' in init_cfg):
-            raise ArgumentError(f"init_cfg={init_cfg!r} is not a dict(type='Pretrained', ...)")
+        is_rate = isinstance(drop_path_rate, (int, float)) and 0 <= drop_path_rate < 1
+        is_count = type(in_channels) is int and in_channels > 0
+        is_cfg = init_cfg is None or (isinstance(init_cfg, dict) and 'type' in init_cfg)
+        _require('patch_size', patch_size, patch_size in PATCH_SIZES, f'one of {PATCH_SIZES}')
+        _require('drop_path_rate', drop_path_rate, is_rate, 'in [0, 1)')
+        _require(
+            'frozen_stages', frozen_stages, frozen_stages in range(-1, depth + 1), f'in -1..{depth}'
+        )
+        _require('in_channels', in_channels, is_count, 'a positive integer')
+        _require(
+            'start_level', start_level, start_level in range(NUM_LEVELS), f'in 0..{NUM_LEVELS - 1}'
+        )
+        _require('init_cfg', init_cfg, is_cfg, "a dict(type='Pretrained', ...)")
 
         self.patch_size = patch_size
         self.in_channels = in_channels
@@ -139,7 +140,7 @@ class XCiT(BaseModule):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         rows = self.rows
         rows.check(x, self.check_size)
-        x = rows.call(self.patch_embed, x)  # (B, C, H, W)
+        x = self.patch_embed(x, *rows.passed)  # (B, C, H, W)
         H, W = x.shape[2:]
         x = rows.with_data(map_to_tokens(x + rows.position(self.pos_embeder, H, W)))  # (B, N, C)
 
@@ -147,16 +148,19 @@ class XCiT(BaseModule):
         for i, block in enumerate(self.blocks[: self.out_indices[-1] + 1]):
             if self.with_cp:
                 # Numbers that are drawn in a CUDA graph cannot be drawn again in another one.
-                call = partial(rows.call, draws=block.draws(x, rows))
-                x = recompute(call, block, x, H, W, within=block, random=True)
+                draws = block.drop_path.draw(x, rows)
+                x = recompute(block, x, H, W, rows, draws, within=block, random=True)
             else:
-                x = rows.call(block, x, H, W)
+                x = block(x, H, W, *rows.passed)
             if i in self.out_indices[self.start_level :]:
                 tokens = tokens_to_map(rows.with_data(x), H, W)
                 multiple = STRIDES[-1] // self.patch_size
                 maps.append(fill_up(tokens, multiple) if self.pad_maps else tokens)
         levels = zip(self.levels, maps, strict=True)
-        return tuple(norm(rows.call(resize, x)) for (_, _, resize, norm), x in levels)
+        return tuple(
+            norm(resize(x, *(rows.passed if isinstance(resize, ConvStack) else ())))
+            for (_, _, resize, norm), x in levels
+        )
 
     @property
     def levels(self) -> list[tuple[int, int, nn.Module, nn.Module]]:
@@ -191,6 +195,11 @@ class XCiT(BaseModule):
                 f'an image of {shape[-2]}x{shape[-1]} pixels has no map at stride 32: with '
                 f'patch_size={self.patch_size} both sides need at least {smallest}'
             )
+
+
+def _require(name: str, value: object, is_valid: bool, valid: str) -> None:
+    if not is_valid:
+        raise ArgumentError(f'{name}={value!r} is not {valid}')
 
 
 def _resolve_out_indices(out_indices: Sequence[int] | None, depth: int) -> tuple[int, ...]:

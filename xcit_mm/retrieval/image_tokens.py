@@ -14,7 +14,7 @@ from ..large_images.free_memory import free_memory
 from ..large_images.normalized import NormalizedImage
 from ..large_images.streamed_features import StreamedFeatures
 from ..models.image_preprocessor import ImagePreprocessor
-from ..network.layers import map_to_tokens
+from ..network.tokens import map_to_tokens
 from ..scenes.open_image import BY_WINDOWS, image_size, needs_windows, open_image, suffix_of
 from ..weights.cache import is_url
 from .ranking import Box

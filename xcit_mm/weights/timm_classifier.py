@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..environment import require
 from ..errors import UserError, reason
-from ..network.timm import accelerate
+from ..network.accelerate import accelerate
 from .inflation import STEM
 from .names import architecture, model_state, require_same_tensors, without_prefix
 from .read import read_checkpoint
@@ -23,7 +23,7 @@ def load_classifier(path: str | Path, trusted: bool = False) -> nn.Module:
         trusted: See :func:`~xcit_mm.weights.read.read_checkpoint`.
 
     Returns:
-        timm's ``Xcit`` in evaluation mode, with the attention of :func:`xcit_mm.network.timm`. It
+        timm's ``Xcit`` in evaluation mode, with the blocks of :func:`.accelerate`. It
         maps images (B, 3, H, W), normalized with ImageNet's mean and standard deviation, to
         logits (B, classes).
 

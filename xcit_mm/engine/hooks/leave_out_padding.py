@@ -8,9 +8,9 @@ from mmengine.runner import Runner
 
 from ...errors import UserError
 from ...network import XCiT
-from ...network.padded_rows import PaddedRows
 from ...network.rows import ALONE
 from ..distributed import unwrapped
+from ..padded_rows import PaddedRows
 
 
 @HOOKS.register_module()

@@ -74,4 +74,7 @@ def is_intercepted() -> bool:
 
     Values may be missing.
     """
-    return is_captured() or is_transformed() or _get_current_dispatch_mode() is not None
+    if is_captured() or is_transformed():
+        return True
+    mode = _get_current_dispatch_mode()
+    return mode is not None and not getattr(mode, 'only_observes', False)

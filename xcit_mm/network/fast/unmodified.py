@@ -5,6 +5,13 @@ from torch import nn
 CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm, nn.LayerNorm)
 PYTORCH_LAYERS = (nn.Linear, *CONVOLUTIONS, *NORMS, nn.GELU, nn.Dropout)
+_READABLE = {*PYTORCH_LAYERS, nn.Sequential, nn.Identity}
+
+
+def may_be_read(kind: type[nn.Module]) -> type[nn.Module]:
+    """Declare, as a decorator, that fast forms know what layers of a class compute."""
+    _READABLE.add(kind)
+    return kind
 
 
 def is_unmodified(layer: nn.Module, types: tuple[type[nn.Module], ...] = PYTORCH_LAYERS) -> bool:
@@ -21,15 +28,18 @@ def is_unmodified(layer: nn.Module, types: tuple[type[nn.Module], ...] = PYTORCH
     Global module hooks do not count: PyTorch's FLOP counter and profilers observe a model through
     them, and it must compute the same while it is observed.
     """
+    return type(layer) in types and _is_untouched(layer)
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Return whether a module and all modules in it may be read as weights."""
+    return all(type(m) in _READABLE and _is_untouched(m) for m in module.modules())
+
+
+def _is_untouched(layer: nn.Module) -> bool:
     return (
-        type(layer) in types
-        and not (layer._forward_hooks or layer._forward_pre_hooks)
+        not (layer._forward_hooks or layer._forward_pre_hooks)
         and not (layer._backward_hooks or layer._backward_pre_hooks)
         and 'forward' not in layer.__dict__
         and not hasattr(layer._parameters.get('weight'), '__tensor_flatten__')
     )
-
-
-def has_unmodified_layers(module: nn.Module) -> bool:
-    """Return whether every child of a module is one of PyTorch's layers, unmodified."""
-    return all(map(is_unmodified, module._modules.values()))

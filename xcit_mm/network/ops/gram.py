@@ -1,19 +1,30 @@
 """The Gram form of cross-covariance attention: an affine map of the tokens, from their moments.
 
 Queries, keys and values are never computed. That halves the arithmetic for many tokens, and only
-the tokens are kept for the backward pass. See :mod:`xcit_mm.network.ops.xca` for the form of the paper.
+the tokens are kept for the backward pass. :mod:`.xca` has the form of the paper.
+
+With q = x Wq^T + bq, and k and v likewise, only the products of q and k over the tokens are needed.
+They follow from the mean s of the tokens and the Gram matrix of the centered tokens, their
+covariance G = (x - s)^T (x - s) / N. With the means mq = Wq s + bq and mk = Wk s + bk,
+
+    q^T k / N = Wq G Wk^T + mq mk^T.
+
+The squared norms of q are the diagonal of the same expression with q in place of k: sums of two
+non-negative terms, which keep their digits however large the mean is. The normalized attention A
+does not depend on N; dividing by it keeps all values in the range of float16. Mixing v and
+projecting the output is linear in x and the same for every token:
+
+    y = x M^T + m,  M = sum over heads of Wp_h A_h Wv_h,  m = sum of Wp_h A_h bv_h + bp.
 
 Letters in shapes: B images, N tokens, C channels, h heads of d = C / h channels.
 """
 
-from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...device import multiplies_bfloat16
-from ..fast.tracing import computed_dtype, is_intercepted, without_autocast
-from .moments import from_sums, to_sums, widened, with_moments
+from .moments import widened
 
 EPS = 1e-12  # smallest norm by which a query or key is divided, as in F.normalize
 
@@ -25,55 +36,87 @@ MAX_AMPLIFICATION = 1e4
 MAX_AMPLIFICATION_IN_PARTS = 2e3
 
 
-def gram_in_range(x: Tensor, *parameters: Tensor | None) -> Tensor | None:
-    """Compute the Gram form, or return None if it would lose digits of the tokens.
+class QueriesAndKeys(NamedTuple):
+    """What the attention needs to know of q and k, 2 C channels."""
 
-    Only a CPU checks the tokens: other devices would have to synchronize, and in compiled graphs,
-    for fake tensors and under transforms there are no values to check.
-    """
-    if not (x.device.type == 'cpu' and type(x) is Tensor) or is_intercepted():
-        return gram(x, *parameters)
-    y = None
-    if computed_dtype(x) == torch.bfloat16 and multiplies_bfloat16():
-        limit = MAX_AMPLIFICATION_IN_PARTS
-        y = gram(x, *parameters, in_parts=True, max_amplification=limit)
-    if y is None:
-        y = gram(x, *parameters, max_amplification=largest_amplification(computed_dtype(x)))
-    return y
+    products: Tensor  # (B, 2 C, C), Wqk G: their covariance with the tokens
+    mean: Tensor  # (B, 2 C)
+    variance: Tensor  # (B, 2 C)
+
+    def are_in_range(
+        self, G: Tensor, N: int | Tensor, qkv_weight: Tensor, max_amplification: float
+    ) -> bool:
+        """Return whether rounding errors of the covariance G are amplified less than a limit.
+
+        The relative error of the squared norms, divided by the error of G, is bounded. A bound that
+        is not a number is out of range.
+        """
+        W = qkv_weight[: self.mean.shape[1]].to(G.dtype)
+        size = W.square().sum(-1) * torch.linalg.matrix_norm(G)[:, None]  # (B, 2 C)
+        amplification = size / (self.variance + self.mean.square()).clamp_min(EPS**2 / N)
+        return amplification.max().item() <= max_amplification
+
+    def attention(self, N: int | Tensor, qkv_weight: Tensor, temperature: Tensor) -> Tensor:
+        """Return the matrices with which each head mixes its channels, (B, h, d, d)."""
+        h, (_, _, C) = temperature.shape[0], self.products.shape
+        Wk = qkv_weight[C : 2 * C].to(self.products.dtype).unflatten(0, (h, -1))
+        covariance = widened(self.products[:, :C].unflatten(1, (h, -1)) @ Wk.mT)
+        scale = (widened(self.variance) + self.mean.square()).clamp_min(EPS**2 / N).rsqrt()
+        mean_q, mean_k = (self.mean * scale).view(-1, 2, h, C // h, 1).unbind(1)
+        scale_q, scale_k = scale.view(-1, 2, h, C // h, 1).unbind(1)  # sqrt(N) / norm
+        cosines = covariance * scale_q * scale_k.mT + mean_q * mean_k.mT
+        return (cosines * temperature.to(cosines.dtype)).softmax(dim=-1).to(self.products.dtype)
 
 
-def gram(
-    x: Tensor,
-    *parameters: Tensor | None,
-    in_parts: bool = False,
-    max_amplification: float | None = None,
-    total: Callable[[Tensor], Tensor] | None = None,
-) -> Tensor | None:
-    """Compute the Gram form, with about 2 N C^2 + 3 C^3 multiplications.
+def queries_and_keys(
+    G: Tensor, s: Tensor, qkv_weight: Tensor, qkv_bias: Tensor | None
+) -> QueriesAndKeys:
+    """Project the covariance G (B, C, C) and the mean s (B, C) of tokens to q and k."""
+    C = G.shape[1]
+    W = qkv_weight[: 2 * C].to(G.dtype)
+    mean = s @ widened(W).T
+    if qkv_bias is not None:
+        mean = mean + widened(qkv_bias[: 2 * C].to(G.dtype))
+    products = W @ G
+    return QueriesAndKeys(products, mean, (products * W).sum(-1))
+
+
+def affine_map(
+    G: Tensor, s: Tensor, N: int | Tensor, *parameters: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return the affine map of tokens that cross-covariance attention is, given their moments.
 
     Args:
-        x: Tokens (B, N, C).
-        parameters: The parameters of :func:`xcit_mm.network.ops.xca`.
-        in_parts: See :func:`~xcit_mm.network.ops.moments.moments`.
-        max_amplification: See :func:`affine_map`, also for the result None.
-        total: A function that adds sums over the other tokens of the images, if there are any, to
-            the sums over x (see :func:`~xcit_mm.network.ops.moments.to_sums`).
+        G: Covariance of the tokens, in whose dtype the matrices are multiplied.
+        s: Mean of the tokens.
+        N: Number of tokens: one number for all images, or one for each, (B, 1).
+        parameters: The parameters of :func:`.xca`.
+
+    Shape:
+        G: (B, C, C), s: (B, C) to M (B, C, C) and m (B, 1, C).
     """
-    x = x.to(computed_dtype(x))
-    with without_autocast(x):
-        x, G, s = with_moments(x, in_parts)
-        N = x.shape[1]
-        if total is not None:
-            all_G, s, N = from_sums(total(to_sums(G, s, N)))
-            G = all_G.to(G.dtype)
-        matrices = affine_map(G, s, N, *parameters, max_amplification=max_amplification)
-        return None if matrices is None else map_tokens(x, *matrices)
+    return map_of(queries_and_keys(G, s, *parameters[:2]), N, *parameters)
 
 
-def largest_amplification(dtype: torch.dtype) -> float:
-    """Return the largest amplification that :func:`affine_map` may allow for tokens of a dtype."""
-    wide = torch.promote_types(dtype, torch.float32)  # in which their products are added up
-    return MAX_AMPLIFICATION * torch.finfo(dtype).eps / torch.finfo(wide).eps
+def map_of(
+    qk: QueriesAndKeys,
+    N: int | Tensor,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor | None,
+    temperature: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return M and m of :func:`affine_map`, given its queries and keys."""
+    dtype, (_, _, C) = qk.products.dtype, qk.products.shape
+    attn = qk.attention(N, qkv_weight, temperature)
+    Wv, Wp = qkv_weight[2 * C :].to(dtype), proj_weight.to(dtype)
+    M = Wp @ (attn @ Wv.unflatten(0, attn.shape[1:3])).flatten(1, 2)
+    m = M.new_zeros(len(M), 1, C)
+    if qkv_bias is not None:
+        bv = qkv_bias[2 * C :].to(dtype)
+        m = (attn @ bv.view(*attn.shape[1:3], 1)).view(-1, 1, C) @ Wp.T
+    return M, m if proj_bias is None else m + proj_bias.to(dtype)
 
 
 def map_tokens(x: Tensor, M: Tensor, m: Tensor) -> Tensor:
@@ -81,80 +124,7 @@ def map_tokens(x: Tensor, M: Tensor, m: Tensor) -> Tensor:
     return torch.baddbmm(m.to(x.dtype), x, M.mT.to(x.dtype))
 
 
-def affine_map(
-    G: Tensor,
-    s: Tensor,
-    N: int | Tensor,
-    *parameters: Tensor | None,
-    max_amplification: float | None = None,
-) -> tuple[Tensor, Tensor] | None:
-    """Return the affine map of tokens that cross-covariance attention is, given their moments.
-
-    With q = x Wq^T + bq, and k and v likewise, only the products of q and k over the tokens are
-    needed. They follow from the mean s of the tokens and the Gram matrix of the centered tokens,
-    their covariance G = (x - s)^T (x - s) / N. With the means mq = Wq s + bq and mk = Wk s + bk,
-
-        q^T k / N = Wq G Wk^T + mq mk^T.
-
-    The squared norms of q are the diagonal of the same expression with q in place of k: sums of
-    two non-negative terms, which keep their digits however large the mean is. The normalized
-    attention A does not depend on N; dividing by it keeps all values in the range of float16.
-    Mixing v and projecting the output is linear in x and the same for every token:
-
-        y = x M^T + m,  M = sum over heads of Wp_h A_h Wv_h,  m = sum of Wp_h A_h bv_h + bp.
-
-    Args:
-        G: Covariance of the tokens, in whose dtype the matrices are multiplied.
-        s: Mean of the tokens.
-        N: Number of tokens: one number for all images, or one for each, (B, 1).
-        parameters: The parameters of :func:`xcit_mm.network.ops.xca`.
-        max_amplification: The largest factor by which rounding errors of G may be amplified, or
-            None if any may.
-
-    Shape:
-        G: (B, C, C), s: (B, C) to M (B, C, C) and m (B, 1, C); None if rounding errors are
-        amplified more than ``max_amplification`` times.
-    """
-    qkv_weight, qkv_bias, temperature, proj_weight, proj_bias = parameters
-    dtype = G.dtype
-    B, C, _ = G.shape
-    h = temperature.shape[0]
-    W = qkv_weight.to(dtype)
-    b = W.new_zeros(3 * C) if qkv_bias is None else qkv_bias.to(dtype)
-    Wqk, Wv, bqk, bv = W[: 2 * C], W[2 * C :], b[: 2 * C], b[2 * C :]
-
-    WG = Wqk @ G  # (B, 2 C, C)
-    mean = s @ widened(Wqk).T + widened(bqk)  # (B, 2 C)
-    variance = (WG * Wqk).sum(-1)  # (B, 2 C)
-    if max_amplification is not None:
-        amplification = _amplification(Wqk, G, mean, variance, N)
-        if not amplification <= max_amplification:  # NaN is out of range, too
-            return None
-    WqG, Wk = WG[:, :C].unflatten(1, (h, -1)), Wqk[C:].unflatten(0, (h, -1))
-    attn = _normalized(WqG @ Wk.mT, mean, variance, N)  # (B, h, d, d)
-    attn = (attn * temperature.to(attn.dtype)).softmax(dim=-1).to(dtype)
-
-    Wp = proj_weight.to(dtype)
-    mixed = attn @ Wv.unflatten(0, (h, C // h))  # (B, h, d, C)
-    M = Wp @ mixed.reshape(B, C, C)
-    m = (attn @ bv.view(h, C // h, 1)).reshape(B, 1, C) @ Wp.T
-    if proj_bias is not None:
-        m = m + proj_bias.to(dtype)
-    return M, m
-
-
-def _amplification(
-    Wqk: Tensor, G: Tensor, mean: Tensor, variance: Tensor, N: int | Tensor
-) -> float:
-    """Bound the relative error of the squared norms of q and k, divided by the error of G."""
-    size = Wqk.square().sum(-1) * torch.linalg.matrix_norm(G)[:, None]  # (B, 2 C)
-    return (size / (variance + mean.square()).clamp_min(EPS**2 / N)).max().item()
-
-
-def _normalized(covariance: Tensor, mean: Tensor, variance: Tensor, N: int | Tensor) -> Tensor:
-    """Return the products of the normalized q and k over the tokens, (B, h, d, d)."""
-    h, d = covariance.shape[1:3]
-    scale = (widened(variance) + mean.square()).clamp_min(EPS**2 / N).rsqrt()  # sqrt(N) / norm
-    mean_q, mean_k = (mean * scale).view(-1, 2, h, d, 1).unbind(1)
-    scale_q, scale_k = scale.view(-1, 2, h, d, 1).unbind(1)
-    return widened(covariance) * scale_q * scale_k.mT + mean_q * mean_k.mT
+def largest_amplification(dtype: torch.dtype) -> float:
+    """Return how much rounding errors may be amplified for tokens of a dtype."""
+    wide = torch.promote_types(dtype, torch.float32)  # in which their products are added up
+    return MAX_AMPLIFICATION * torch.finfo(dtype).eps / torch.finfo(wide).eps

@@ -17,8 +17,8 @@ from ..fast.tracing import is_captured, is_transformed
 # On CUDA, products of 16-bit matrices can be returned in float32: PyTorch 2.8 and later.
 BMM_HAS_OUT_DTYPE = 'dtype' in torch.ops.aten.bmm.overloads()
 SAMPLED_TOKENS = 256
-CPU_CHUNK = 2048  # tokens that are centered and multiplied while they are in the cache
-CPU_PART = 512  # 16-bit tokens whose sum of products is rounded to 16 bits
+PART = 512  # 16-bit tokens whose sum of products is rounded to 16 bits
+PARTS = 4  # that are centered at a time
 
 
 def moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor]:
@@ -112,26 +112,11 @@ def _has_wide_bmm(x: Tensor) -> bool:
 
 def _centered_sums(x: Tensor, center: Tensor) -> tuple[Tensor, Tensor]:
     """Return (x - center)^T (x - center), (B, C, C), and the sum of x - center, (B, 1, C)."""
-    B, _, C = x.shape
-    if x.device.type not in ('cpu', 'meta') or is_captured() or is_transformed():
-        # This product has no derivative.
-        widen = _has_wide_bmm(x) and not (torch.is_grad_enabled() or is_transformed())
-        x = x - center.to(x.dtype) if widen else x - center
-        products = torch.bmm(x.mT, x, out_dtype=center.dtype) if widen else x.mT @ x
-        return products, x.sum(1, keepdim=True, dtype=center.dtype)
-    # The matrix is symmetric: four stripes, from the diagonal to the right, take 5/8 of the
-    # multiplications and are then mirrored.
-    products, sums = center.new_zeros(B, C, C), torch.zeros_like(center)
-    width = -(-C // 4)
-    for chunk in x.split(CPU_CHUNK, dim=1) if x.is_cpu else (x,):
-        chunk = chunk - center
-        sums += chunk.sum(1, keepdim=True)
-        for i in range(0, C, width):
-            products[:, i : i + width, i:].baddbmm_(chunk[..., i : i + width].mT, chunk[..., i:])
-    for i in range(0, C, width):
-        end = i + width
-        products[:, end:, i:end] = products[:, i:end, end:].mT
-    return products, sums
+    # This product has no derivative.
+    widen = _has_wide_bmm(x) and not (torch.is_grad_enabled() or is_transformed())
+    x = x - center.to(x.dtype) if widen else x - center
+    products = torch.bmm(x.mT, x, out_dtype=center.dtype) if widen else x.mT @ x
+    return products, x.sum(1, keepdim=True, dtype=center.dtype)
 
 
 def _sums_of_parts(x: Tensor, center: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,9 +125,9 @@ def _sums_of_parts(x: Tensor, center: Tensor) -> tuple[Tensor, Tensor]:
     The product of each part is rounded to 16 bits. If parts are short, their errors cancel out.
     """
     products, sums = 0.0, 0.0
-    for chunk in x.split(CPU_CHUNK, dim=1):
-        chunk = F.pad(chunk - center.to(x.dtype), (0, 0, 0, -chunk.shape[1] % CPU_PART))
-        parts = chunk.unflatten(1, (-1, CPU_PART))
+    for chunk in x.split(PARTS * PART, dim=1):
+        chunk = F.pad(chunk - center.to(x.dtype), (0, 0, 0, -chunk.shape[1] % PART))
+        parts = chunk.unflatten(1, (-1, PART))
         products = products + (parts.mT @ parts).sum(1, dtype=center.dtype)
         sums = sums + chunk.sum(1, keepdim=True, dtype=center.dtype)
     return products, sums

@@ -1,18 +1,37 @@
 """Cross-covariance attention (XCA) as an operator in two forms with equal values.
 
 The direct form is equation 2 of the paper (XCiT, arXiv 2106.09681, section 3.2) as written. The
-Gram form (:mod:`xcit_mm.network.ops.gram`) needs half the arithmetic for many tokens.
+Gram form (:mod:`.gram`) needs half the arithmetic for many tokens. A GPU computes it in kernels.
 
 Letters in shapes: B images, N tokens, C channels, h heads of d = C / h channels.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ...device import multiplies_bfloat16
 from ...errors import ArgumentError
-from ..fast.tracing import computed_dtype, is_exported, is_transformed
-from .gram import EPS, gram_in_range
+from ..fast import gpu
+from ..fast.tracing import (
+    computed_dtype,
+    is_exported,
+    is_intercepted,
+    is_transformed,
+    without_autocast,
+)
+from .gram import (
+    EPS,
+    MAX_AMPLIFICATION_IN_PARTS,
+    affine_map,
+    largest_amplification,
+    map_of,
+    map_tokens,
+    queries_and_keys,
+)
+from .moments import from_sums, to_sums, with_moments
 
 FORMS = ('direct', 'gram')
 # (slope, offset): the Gram form is faster from N = slope * C + offset tokens on, as measured on a
@@ -24,12 +43,13 @@ CROSSOVER_ELSEWHERE = (2.0, 0)
 
 def xca(
     x: Tensor,
-    qkv_weight: Tensor,
+    qkv_weight: Tensor | None,
     qkv_bias: Tensor | None,
     temperature: Tensor,
     proj_weight: Tensor,
     proj_bias: Tensor | None,
     form: str | None = None,
+    total: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Compute cross-covariance attention with its projections.
 
@@ -44,7 +64,8 @@ def xca(
 
     Args:
         x: Tokens.
-        qkv_weight: Weight of the projection to q, k and v, in this order, each head by head.
+        qkv_weight: Weight of the projection to q, k and v, in this order, each head by head. None
+            if x consists of q, k and v already, which takes the direct form.
         qkv_bias: Bias of this projection, or None.
         temperature: Factor of each head.
         proj_weight: Weight of the output projection.
@@ -52,26 +73,66 @@ def xca(
         form: 'direct' or 'gram'. Default: the faster form, but the direct form in an exported
             graph, which must hold for any number of tokens, and under a transform of
             ``torch.func`` or forward-mode differentiation, which may hide the values of tokens.
+        total: A function that adds the sums over further tokens of the images to the sums over x,
+            (B, C + 1, C + 1), which selects the Gram form (see :func:`.to_sums`).
 
     Shape:
-        x: (B, N, C); qkv_weight: (3 C, C); qkv_bias: (3 C,); temperature: (h, 1, 1);
+        x: (B, N, C), or (B, N, 3 C) without ``qkv_weight``; qkv_weight: (3 C, C); qkv_bias: (3 C,); temperature: (h, 1, 1);
         proj_weight: (C, C); proj_bias: (C,). Output: (B, N, C).
 
     Raises:
         ValueError: If ``form`` is unknown.
     """
     parameters = qkv_weight, qkv_bias, temperature, proj_weight, proj_bias
+    if total is not None:
+        return _gram_of_all(x, parameters, total)
+    if qkv_weight is None:
+        return F.linear(cross_covariance(x, temperature), proj_weight, proj_bias)
     if form is None:
         form = 'direct'
         if not (is_exported() or is_transformed()):
             form = faster_form(*x.shape[1:], computed_dtype(x), x.device.type)
     if form not in FORMS:
         raise ArgumentError(f'form={form!r} is not one of {FORMS}')
-    y = gram_in_range(x, *parameters) if form == 'gram' else None
+    y = None
+    if form == 'gram':
+        can_launch = x.is_cuda and not is_intercepted() and gpu.can_launch(x)
+        y = gpu.attention(x, *parameters) if can_launch else _gram_in_range(x, parameters)
     if y is None:  # about 4 N C^2 + 2 N C d multiplications
         mixed = cross_covariance(F.linear(x, qkv_weight, qkv_bias), temperature)
         y = F.linear(mixed, proj_weight, proj_bias)
     return y
+
+
+def _gram_in_range(x: Tensor, parameters: tuple[Tensor | None, ...]) -> Tensor | None:
+    """Compute the Gram form, or return None if it would lose digits of the tokens.
+
+    Only a CPU checks the tokens: other devices would have to synchronize, and in compiled graphs,
+    for fake tensors and under transforms there are no values to check.
+    """
+    is_checked = x.is_cpu and type(x) is Tensor and not is_intercepted()
+    x = x.to(computed_dtype(x))
+    limits = {False: largest_amplification(x.dtype)}  # by whether tokens are multiplied in parts
+    if is_checked and x.dtype == torch.bfloat16 and multiplies_bfloat16():
+        limits = {True: MAX_AMPLIFICATION_IN_PARTS, **limits}
+    with without_autocast(x):
+        for in_parts, limit in limits.items():
+            tokens, G, s = with_moments(x, in_parts)
+            qk, N = queries_and_keys(G, s, *parameters[:2]), x.shape[1]
+            if not is_checked or qk.are_in_range(G, N, parameters[0], limit):
+                return map_tokens(tokens, *map_of(qk, N, *parameters))
+    return None
+
+
+def _gram_of_all(
+    x: Tensor, parameters: tuple[Tensor | None, ...], total: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Compute the Gram form for some of the tokens of images, with the moments of all of them."""
+    x = x.to(computed_dtype(x))
+    with without_autocast(x):
+        x, G, s = with_moments(x)
+        all_G, s, N = from_sums(total(to_sums(G, s, x.shape[1])))
+        return map_tokens(x, *affine_map(all_G.to(G.dtype), s, N, *parameters))
 
 
 def faster_form(N: int, C: int, dtype: torch.dtype, device_type: str) -> str:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .rows import RowsWithGaps
+from ..network.rows import RowsWithGaps
 
 
 class PaddedRows(RowsWithGaps):
