@@ -13,8 +13,8 @@ from ..config.load import load_config
 from ..engine.build_model import build_model
 from ..environment import require
 from ..errors import UserError
-from ..network.archs import released_name
 from ..network.accelerate import accelerate
+from ..network.archs import released_name
 from ..network.xcit import XCiT
 from .counting import Count, Part, count_part, count_xcit, empty_image, num_parameters
 

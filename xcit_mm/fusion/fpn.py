@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..network import XCiT
-from ..network.conv_stack import ConvStack, flat_layers
+from ..network.conv_stack import ConvStack
 from ..network.fast.cpu import batch_norm_affine, linear_gelu
 from ..network.fast.tracing import is_captured
-from ..network.fast.unmodified import is_unmodified
+from ..network.fast.unmodified import flat_layers, is_unmodified
 
 
 def fuse_fpn(model: nn.Module) -> None:
@@ -43,7 +43,7 @@ def fuse_fpn(model: nn.Module) -> None:
 
 
 def _can_upsample(stack: nn.Module) -> bool:
-    layers = list(flat_layers(stack)) if is_unmodified(stack, (ConvStack,)) else []
+    layers = flat_layers(stack) if is_unmodified(stack, (ConvStack,)) else []
     convolutions = [layer for layer in layers if isinstance(layer, nn.ConvTranspose2d)]
     return bool(layers) and all(map(is_unmodified, layers)) and layers[-1] is convolutions[-1]
 
@@ -65,7 +65,7 @@ class UpsamplingLateral(nn.Module):
 
     def __init__(self, upsample: nn.Module, lateral: nn.Conv2d) -> None:
         super().__init__()
-        layers = list(flat_layers(upsample))
+        layers = flat_layers(upsample)
         self.weights = nn.ParameterList()
         for i, layer in enumerate(layers):
             if not isinstance(layer, nn.ConvTranspose2d):

@@ -6,8 +6,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..errors import ArgumentError
 from ..models.image_xcit import ImageXCiT
 from ..network import XCiT
-from ..network.conv_stack import flat_layers
-from ..network.fast.unmodified import PYTORCH_LAYERS, is_plain, is_unmodified
+from ..network.fast.unmodified import PYTORCH_LAYERS, flat_layers, is_plain, is_unmodified
 from ..network.layers import LPI, XCA, XCABlock
 
 
@@ -41,7 +40,7 @@ def _require_plain(backbone: nn.Module) -> None:
 def require_known_reach(backbone: XCiT) -> None:
     """Refuse replaced layers, which may read more rows than the layers of XCiT."""
     stacks = ('patch_embed.proj', 'fpn1', 'fpn2', 'fpn3', 'fpn4')
-    parts = {name: list(flat_layers(backbone.get_submodule(name))) for name in stacks}
+    parts = {name: flat_layers(backbone.get_submodule(name)) for name in stacks}
     for i, block in enumerate(backbone.blocks[: backbone.out_indices[-1] + 1]):
         for name, kind in {'attn': XCA, 'local_mp': LPI}.items():
             branch = getattr(block, name)

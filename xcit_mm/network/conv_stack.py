@@ -1,12 +1,10 @@
 """Stacks of convolutions and BatchNorm, as in the patch embedding and the pyramid."""
 
-from collections.abc import Iterator
-
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .fast.form import fast_form
-from .fast.unmodified import is_unmodified, may_be_read
+from .fast.unmodified import flat_layers, may_be_read
 from .rows import ALONE, Rows
 
 
@@ -22,7 +20,7 @@ class ConvStack(nn.Sequential):
 
     def forward(self, x: Tensor, rows: Rows = ALONE) -> Tensor:
         if fast := fast_form(self, x, rows):
-            return fast.conv_stack(list(flat_layers(self)), x)
+            return fast.conv_stack(flat_layers(self), x)
         if rows is ALONE:
             return super().forward(x)
         for layer in flat_layers(self):
@@ -31,12 +29,3 @@ class ConvStack(nn.Sequential):
             else:
                 x = rows.normalize(layer, x) if isinstance(layer, _BatchNorm) else layer(x)
         return x
-
-
-def flat_layers(stack: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of nested Sequentials, or a layer itself."""
-    for layer in stack if isinstance(stack, nn.Sequential) else (stack,):
-        if is_unmodified(layer, (nn.Sequential,)):
-            yield from flat_layers(layer)
-        else:
-            yield layer

@@ -43,3 +43,11 @@ def _is_untouched(layer: nn.Module) -> bool:
         and 'forward' not in layer.__dict__
         and not hasattr(layer._parameters.get('weight'), '__tensor_flatten__')
     )
+
+
+def flat_layers(stack: nn.Module) -> list[nn.Module]:
+    """Return the layers of nested Sequentials, or a layer itself."""
+    layers: list[nn.Module] = []
+    for layer in stack if isinstance(stack, nn.Sequential) else (stack,):
+        layers += flat_layers(layer) if is_unmodified(layer, (nn.Sequential,)) else [layer]
+    return layers

@@ -77,8 +77,9 @@ def xca(
             (B, C + 1, C + 1), which selects the Gram form (see :func:`.to_sums`).
 
     Shape:
-        x: (B, N, C), or (B, N, 3 C) without ``qkv_weight``; qkv_weight: (3 C, C); qkv_bias: (3 C,); temperature: (h, 1, 1);
-        proj_weight: (C, C); proj_bias: (C,). Output: (B, N, C).
+        x: (B, N, C), or (B, N, 3 C) without ``qkv_weight``; qkv_weight: (3 C, C);
+        qkv_bias: (3 C,); temperature: (h, 1, 1); proj_weight: (C, C); proj_bias: (C,).
+        Output: (B, N, C).
 
     Raises:
         ValueError: If ``form`` is unknown.
