@@ -6,7 +6,7 @@ Most programs need only the names that this package exports:
 - :class:`~xcit_mm.inference.embedder.Embedder` computes an embedding of an image.
 - :class:`~xcit_mm.network.xcit.XCiT` is the backbone.
 - :func:`~xcit_mm.network.accelerate.accelerate` speeds up an XCiT of timm.
-- :func:`~xcit_mm.network.ops.xca.xca` is the attention as a function.
+- :func:`~xcit_mm.network.fast.xca_operator.xca` is the attention as a function.
 - :class:`~xcit_mm.errors.UserError` is the error for a wrong input.
 
 Importing this package registers the backbone and the image loaders of our configs with mmengine,
@@ -80,7 +80,7 @@ _LOADED_LATER = {
     'Embedder': 'xcit_mm.inference.embedder',
     'accelerate': 'xcit_mm.network.accelerate',
     'load_model': 'xcit_mm.inference',
-    'xca': 'xcit_mm.network.ops',
+    'xca': 'xcit_mm.network.fast.xca_operator',
 }
 
 __all__ = ['Embedder', 'UserError', 'XCiT', '__version__', 'accelerate', 'load_model', 'xca']

@@ -12,7 +12,10 @@ from xcit_mm.network.archs import ARCHS
 from xcit_mm.network.fast import gpu
 from xcit_mm.network.layers import XCABlock
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason='there is no GPU'),
+]
 LAYERS = 'xcit_mm.network.layers.fast_form'
 
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from xcit_mm.network.archs import ARCHS
+from xcit_mm.network.fast.xca_operator import faster_form, xca
 from xcit_mm.network.ops.gram import affine_map, map_tokens
 from xcit_mm.network.ops.moments import moments
-from xcit_mm.network.ops.xca import faster_form, xca
 
 ALL = ('n12', 't12', 's12', 'm24', 'l24')
 # Both forms round numbers of as many digits, in places and orders that kernels choose. Where these

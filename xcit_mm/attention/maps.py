@@ -18,7 +18,7 @@ from ..device import choose_device
 from ..errors import ArgumentError
 from ..models.image_xcit import XCiTTrunk
 from ..network.layers import XCA
-from ..network.ops.gram import EPS
+from ..network.ops.xca import EPS
 from ..network.tokens import map_to_tokens
 from ..weights.names import (
     PYRAMID,

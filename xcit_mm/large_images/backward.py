@@ -27,7 +27,8 @@ from ..device import widest_dtype
 from ..files import require_writable
 from ..network.fast.tracing import computed_dtype, without_autocast
 from ..network.ops.gram import affine_map, map_tokens
-from ..network.ops.moments import from_sums, widened
+from ..network.ops.moments import widened
+from ..network.ops.sums import from_sums
 from ..network.rows import ALONE, RowsWithGaps
 from ..progress import Progress, silent
 from ..scenes.geometry import Window

@@ -24,15 +24,16 @@ from ..errors import ArgumentError, UserError
 from ..network import XCiT
 from ..network.fast.cpu import add_attention_and_interaction, add_mlp_
 from ..network.fast.tracing import computed_dtype, without_autocast
+from ..network.fast.xca_operator import largest_amplification
 from ..network.layers import XCABlock
 from ..network.ops.gram import (
     affine_map,
-    largest_amplification,
     map_of,
     map_tokens,
     queries_and_keys,
 )
-from ..network.ops.moments import from_sums, sums_of_products, widened
+from ..network.ops.moments import widened
+from ..network.ops.sums import from_sums, sums_of_products
 from ..network.pyramid import covered_size
 from ..network.rows import RowsWithGaps
 from ..progress import Progress, silent

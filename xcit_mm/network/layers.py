@@ -21,7 +21,9 @@ from .conv_stack import ConvStack
 from .fast.form import fast_form
 from .fast.tracing import is_transformed
 from .fast.unmodified import is_unmodified, may_be_read
-from .ops.xca import cross_covariance, xca
+from .fast.xca_operator import xca
+from .ops.sums import xca_of_part
+from .ops.xca import cross_covariance
 from .rows import ALONE, Rows, require_unmodified
 from .tokens import fill_up, map_to_tokens, tokens_to_map
 
@@ -122,9 +124,10 @@ class XCA(nn.Module):
     def forward(self, x: Tensor, rows: Rows = ALONE) -> Tensor:
         if rows.sum is not None:
             require_unmodified(self.qkv, self.proj)
-        elif not (is_unmodified(self.qkv) and is_unmodified(self.proj)):
-            return self.proj(cross_covariance(self.qkv(x), self.temperature))
-        return xca(rows.with_data(x), *self.weights(), self.form, rows.sum)
+            return xca_of_part(rows.with_data(x), rows.sum, *self.weights())
+        if is_unmodified(self.qkv) and is_unmodified(self.proj):
+            return xca(x, *self.weights(), self.form)
+        return self.proj(cross_covariance(self.qkv(x), self.temperature))
 
     def weights(self) -> tuple[Tensor, ...]:
         """Return the parameters, as :func:`.xca` takes them after the tokens."""

@@ -19,8 +19,8 @@ class Rows:
     """All rows of the images are in the input.
 
     Attributes:
-        sum: Adds sums over the tokens of other rows (see :func:`xcit_mm.network.ops.xca.xca`), or
-            None if there are no other rows.
+        sum: Adds sums over the tokens of other rows (see :func:`.xca_of_part`); None if there are
+            no other rows.
     """
 
     sum: Callable[[Tensor], Tensor] | None = None

@@ -86,20 +86,18 @@ class XCiT(BaseModule):
     ) -> None:
         super().__init__(init_cfg)
         dim, depth, num_heads, eta, published_rate = resolve_arch(arch)
-        if drop_path_rate is None and patch_size in PATCH_SIZES:
+        _require('patch_size', patch_size, patch_size in PATCH_SIZES, f'one of {PATCH_SIZES}')
+        if drop_path_rate is None:
             drop_path_rate = published_rate[patch_size]
         is_rate = isinstance(drop_path_rate, (int, float)) and 0 <= drop_path_rate < 1
         is_count = type(in_channels) is int and in_channels > 0
+        is_stage = frozen_stages in range(-1, depth + 1)
+        is_level = start_level in range(NUM_LEVELS)
         is_cfg = init_cfg is None or (isinstance(init_cfg, dict) and 'type' in init_cfg)
-        _require('patch_size', patch_size, patch_size in PATCH_SIZES, f'one of {PATCH_SIZES}')
         _require('drop_path_rate', drop_path_rate, is_rate, 'in [0, 1)')
-        _require(
-            'frozen_stages', frozen_stages, frozen_stages in range(-1, depth + 1), f'in -1..{depth}'
-        )
+        _require('frozen_stages', frozen_stages, is_stage, f'in -1..{depth}')
         _require('in_channels', in_channels, is_count, 'a positive integer')
-        _require(
-            'start_level', start_level, start_level in range(NUM_LEVELS), f'in 0..{NUM_LEVELS - 1}'
-        )
+        _require('start_level', start_level, is_level, f'in 0..{NUM_LEVELS - 1}')
         _require('init_cfg', init_cfg, is_cfg, "a dict(type='Pretrained', ...)")
 
         self.patch_size = patch_size

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...device import multiplies_bfloat16
-from ..ops.xca import xca
 from ..rows import ALONE, Rows
 from ..tokens import map_to_tokens, tokens_to_map
 from .recompute import recompute
 from .tracing import computed_dtype, is_captured
 from .unmodified import CONVOLUTIONS
+from .xca_operator import xca
 
 # Tokens whose values inside the MLP fit the cache of a CPU, so that their memory is reused. Larger
 # blocks come from the system as new pages every time, which costs more than GELU itself.

@@ -1,5 +1,1 @@
-"""The operators of the network: cross-covariance attention in two forms, and moments of tokens."""
-
-from .xca import xca
-
-__all__ = ['xca']
+"""The mathematics of the network: two forms of the attention, and moments of tokens."""

@@ -25,15 +25,7 @@ import torch
 from torch import Tensor
 
 from .moments import widened
-
-EPS = 1e-12  # smallest norm by which a query or key is divided, as in F.normalize
-
-# The Gram form squares tokens: rounding errors of large directions can hide a small query or key.
-# If relative errors are amplified 1e4 times, the error in float32 is three times as large as the
-# error of the direct form (docs/performance.md).
-MAX_AMPLIFICATION = 1e4
-# The same for tokens that are multiplied in bfloat16, whose errors are larger from 5e3 on.
-MAX_AMPLIFICATION_IN_PARTS = 2e3
+from .xca import EPS
 
 
 class QueriesAndKeys(NamedTuple):
@@ -122,9 +114,3 @@ def map_of(
 def map_tokens(x: Tensor, M: Tensor, m: Tensor) -> Tensor:
     """Return x M^T + m for tokens x (B, N, C), in their dtype."""
     return torch.baddbmm(m.to(x.dtype), x, M.mT.to(x.dtype))
-
-
-def largest_amplification(dtype: torch.dtype) -> float:
-    """Return how much rounding errors may be amplified for tokens of a dtype."""
-    wide = torch.promote_types(dtype, torch.float32)  # in which their products are added up
-    return MAX_AMPLIFICATION * torch.finfo(dtype).eps / torch.finfo(wide).eps

@@ -1,8 +1,5 @@
 """Moments of tokens: their mean and covariance. The attention depends on nothing else in an image.
 
-What adds up over tiles and processes are the sums of the products of (1, x) over the tokens x, a
-matrix of (C + 1) x (C + 1) values in float64.
-
 Letters in shapes: B images, N tokens, C channels.
 """
 
@@ -46,31 +43,6 @@ def with_moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor, Ten
     if torch.is_grad_enabled() and not (is_composed or is_transformed()):
         return _Moments.apply(x, in_parts)
     return x, *moments(x, in_parts)
-
-
-def sums_of_products(tokens: Tensor) -> Tensor:
-    """Return the sums (1, C + 1, C + 1) of the products of (1, x) over tokens (..., C).
-
-    The tokens are centered and multiplied in their own dtype.
-    """
-    x = tokens.flatten(0, -2)
-    return to_sums(*moments(x[None]), len(x))
-
-
-def to_sums(G: Tensor, s: Tensor, N: int) -> Tensor:
-    """Return the sums (B, C + 1, C + 1) of N tokens with covariance (B, C, C) and mean (B, C)."""
-    s = widened(s)[:, None]
-    first = torch.cat((torch.ones_like(s[..., :1]), s), dim=2)
-    others = torch.cat((s.mT, widened(G) + s.mT @ s), dim=2)
-    return N * torch.cat((first, others), dim=1)
-
-
-def from_sums(sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the widened covariance (B, C, C), mean (B, C) and number of tokens (B, 1)."""
-    N = sums[:, :1, :1].detach()
-    means = sums / N
-    s = means[:, :1, 1:]
-    return means[:, 1:, 1:] - s.mT @ s, s.squeeze(1), N.squeeze(1)
 
 
 def widened(t: Tensor) -> Tensor:
