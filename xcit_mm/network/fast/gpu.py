@@ -98,9 +98,12 @@ def _works(module: nn.Module, x: Tensor) -> bool:
 
     They are compiled for it, so that an error comes before anything depends on them.
     """
-    shapes = tuple((t.shape, t.dtype) for t in module.parameters())
+    if hasattr(module, 'local_mp'):
+        sizes = module.mlp.fc1.weight.shape, module.attn.num_heads
+    else:
+        sizes = tuple(layer.weight.shape for layer in flat_layers(module)[::3])
     modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), module.training
-    key = type(module), shapes, x.device, x.dtype, computed_dtype(x), modes
+    key = sizes, next(module.parameters()).dtype, x.device, x.dtype, computed_dtype(x), modes
     if key not in _works_for and not torch.cuda.is_current_stream_capturing():
         _works_for[key] = _try(module, x)
     return _works_for.get(key, True)
