@@ -158,6 +158,7 @@ def _is_known_block(block: nn.Module) -> bool:
         all(layer.bias is not None for layer in biased)
         and all(norm.normalized_shape == (C,) for norm in norms)
         and all(_is_depthwise(conv, C) for conv in (lpi.conv1, lpi.conv2))
+        and mlp.fc1.out_features == 4 * C
         and _has_statistics(lpi.bn)
         and C % 16 == 0
         and C // attn.num_heads <= MAX_HEAD_WIDTH
