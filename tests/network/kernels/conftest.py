@@ -1,7 +1,6 @@
 """Kernels run in Triton's interpreter, on a CPU, unless a test compiles them."""
 
-import importlib
-import pkgutil
+import sys
 
 import pytest
 import triton.experimental.gluon  # noqa: F401  copies functions of Triton when it is imported first
@@ -13,15 +12,6 @@ from triton.runtime.jit import JITFunction
 
 from xcit_mm.network.fast import kernels
 
-MODULES = [
-    tl,
-    tl.standard,
-    *(
-        importlib.import_module(f'{kernels.__name__}.{module.name}')
-        for module in pkgutil.iter_modules(kernels.__path__)
-    ),
-]
-
 
 @pytest.fixture(autouse=True)
 def _interpreted(request, monkeypatch):
@@ -29,7 +19,8 @@ def _interpreted(request, monkeypatch):
     if 'compiled' in request.fixturenames:
         yield
         return
-    for module in MODULES:
+    ours = [m for name, m in sys.modules.items() if name.startswith(f'{kernels.__name__}.')]
+    for module in (tl, tl.standard, *ours):
         for name, function in vars(module).copy().items():
             if isinstance(function, JITFunction):
                 monkeypatch.setattr(module, name, InterpretedFunction(function.fn))
