@@ -24,9 +24,12 @@ def _interpreted(request, monkeypatch):
         for name, function in vars(module).copy().items():
             if isinstance(function, JITFunction):
                 monkeypatch.setattr(module, name, InterpretedFunction(function.fn))
+    core = vars(tl.core).copy()
     with knobs.runtime.scope():
         knobs.runtime.interpret = True
         yield
+    for name, value in core.items():  # which Triton changes and does not put back
+        setattr(tl.core, name, value)
 
 
 @pytest.fixture
