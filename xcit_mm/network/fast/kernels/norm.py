@@ -94,7 +94,7 @@ def normalize(x: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor
         x: (B, N, C), contiguous. Output: (B, N, C) and (B, N).
     """
     B, N, C = x.shape
-    block_n = _tokens_in_tile(C)
+    block_n = tokens_in_tile(C)
     rows = block_n * max(1, triton.cdiv(B * N, block_n * 8 * PROGRAMS))
     return _normalize(x, eps, dtype, 1, B * N, rows)[:2]
 
@@ -136,7 +136,7 @@ def _normalize(
         eps,
         C=C,
         BLOCK_C=triton.next_power_of_2(C),
-        BLOCK_N=_tokens_in_tile(C),
+        BLOCK_N=tokens_in_tile(C),
         HAS_SUMS=has_sums,
     )
     return x_hat, rstd, sums
@@ -160,7 +160,7 @@ def normalize_backward(
     C = g.shape[-1]
     T = g.numel() // C
     dx = torch.empty_like(dy)
-    block_n = _tokens_in_tile(C)
+    block_n = tokens_in_tile(C)
     launch(
         normalize_backward_kernel,
         (triton.cdiv(T, block_n),),
@@ -179,5 +179,6 @@ def normalize_backward(
     return dx
 
 
-def _tokens_in_tile(C: int) -> int:
+def tokens_in_tile(C: int) -> int:
+    """Return how many tokens of C channels a program computes at a time."""
     return max(1, TILE // triton.next_power_of_2(C))
