@@ -91,7 +91,8 @@ def test_stacks_are_those_of_the_layers(make, C, size, training):
     for norm in stack.modules():
         if isinstance(norm, nn.BatchNorm2d):
             randomized(norm)
-    exact, plain = copy.deepcopy(stack).double(), copy.deepcopy(stack)
+    plain, halves, exact = (copy.deepcopy(stack) for _ in range(3))
+    exact.double()
     x = torch.randn(size)
     inputs = [x.clone().requires_grad_(), x.double().requires_grad_()]
     out, expected = conv_stack(list(flat_layers(stack)), inputs[0]), exact(inputs[1])
@@ -110,16 +111,22 @@ def test_stacks_are_those_of_the_layers(make, C, size, training):
             assert error(conv_stack(list(flat_layers(stack)), x), expected) < 3e-6
 
     # In 16 bits, no error is larger than that of the layers.
-    halves = copy.deepcopy(plain)
-    with torch.autocast('cpu', torch.float16):
-        inputs = [x.clone().requires_grad_() for _ in range(2)]
-        outs = conv_stack(list(flat_layers(halves)), inputs[0]), plain(inputs[1])
-    for out in outs:
+    errors = []
+    for form in (plain, lambda x: conv_stack(list(flat_layers(halves)), x)):
+        image = x.clone().requires_grad_()
+        with torch.autocast('cpu', torch.float16):
+            out = form(image)
         out.backward(grad.to(out.dtype))
-    assert outs[0].dtype == (torch.float32 if make is stem else torch.float16)
-    reference = exact.float().double()
-    expected = reference(x.double())
-    assert error(outs[0], expected) < 1.1 * error(outs[1], expected)
+        errors.append((error(out, expected), error(image.grad, inputs[1].grad)))
+    assert out.dtype == (torch.float32 if make is stem else torch.float16)
+    for theirs, mine in zip(*errors, strict=True):
+        assert mine < 1.05 * theirs
+    for (name, mine), theirs, reference in zip(
+        halves.named_parameters(), plain.parameters(), exact.parameters(), strict=True
+    ):
+        if name != '0.bias':
+            limit = max(1e-3, 1.2 * error(theirs.grad, reference.grad))
+            assert error(mine.grad, reference.grad) < limit, name
 
 
 def test_processes_share_their_statistics(tmp_path, monkeypatch):
@@ -162,7 +169,7 @@ KERNELS = {
 )
 def test_kernels_compile_without_spills(compiled, kernel, dtype, C, width, capability):
     arguments, options = KERNELS[kernel]
-    constants = dict(C=C, WIDTH=width, BLOCK_R=32, BLOCK_W=128, num_warps=8)
+    constants = dict(C=C, WIDTH=width, BLOCK_R=16, BLOCK_W=128, num_warps=4)
     result = compiled(kernel, arguments.format(dtype), capability, **options, **constants)
-    print(kernel.__name__, dtype, capability, result.registers, result.spilled, result.shared)
-    assert result.spilled == 0 and result.registers <= 64
+    assert result.spilled == 0
+    assert result.registers <= 102  # so that five programs share the registers of a multiprocessor

@@ -30,8 +30,8 @@ from .batch_norm import (
 from .gelu import gelu, gelu_and_slope
 from .launch import launch
 
-BLOCK_R, BLOCK_W = 32, 128  # rows and columns of a tile
-PROGRAMS = 528  # that add up values: four for each of the 132 multiprocessors of an H100
+BLOCK_R, BLOCK_W = 16, 128  # rows and columns of a tile
+PROGRAMS = 528  # that add up values: four for each multiprocessor of an H100, which run at once
 
 
 def conv_stack(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ def _tiling(y: Tensor) -> tuple[int, int, dict[str, int]]:
     width = math.lcm(C, BLOCK_W)
     T = y.numel() // C
     tiles = triton.cdiv(T * C, width * BLOCK_R)
-    return T, tiles, dict(C=C, WIDTH=width, BLOCK_R=BLOCK_R, BLOCK_W=BLOCK_W, num_warps=8)
+    return T, tiles, dict(C=C, WIDTH=width, BLOCK_R=BLOCK_R, BLOCK_W=BLOCK_W, num_warps=4)
 
 
 def _normalize(y: Tensor, normalization: Tensor, activates: bool, out: Tensor) -> None:

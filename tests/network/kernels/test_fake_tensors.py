@@ -1,0 +1,62 @@
+"""Kernels on tensors of a GPU that have no values, as tracers and planners of memory use them."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+
+from xcit_mm.network.convolutions import flat_layers
+from xcit_mm.network.fast.kernels.conv_stack import conv_stack, norm_gelu
+from xcit_mm.network.layers import ConvPatchEmbed
+
+
+@pytest.fixture(params=['cuda', 'cpu'], autouse=True)
+def _without_values(request):
+    with FakeTensorMode(), torch.device(request.param):
+        yield
+
+
+def checked(form: Callable[..., Tensor], x: Tensor, layer: nn.Module) -> Tensor:
+    """Return the output, if the input and all parameters get gradients like themselves.
+
+    PyTorch computes no gradients for a GPU that is not there, but kernels do not ask for the device
+    of fake tensors.
+    """
+    out = form(x)
+    assert out.device == x.device
+    if x.device.type == 'cpu':
+        out.sum().backward()
+        for tensor in (x, *layer.parameters()):
+            assert tensor.grad.shape == tensor.shape and tensor.grad.dtype == tensor.dtype
+    return out
+
+
+def is_channels_last(x: Tensor) -> bool:
+    return x.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize('training', [True, False])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+def test_norm_gelu(training, dtype):
+    bn = nn.BatchNorm2d(48).train(training)
+    y = torch.empty(2, 48, 5, 7, dtype=dtype, requires_grad=True)
+    out = checked(lambda y: norm_gelu(y, bn, bn.weight, bn.bias), y, bn)
+    assert out.shape == y.shape and out.dtype == dtype
+    assert is_channels_last(out)
+
+
+@pytest.mark.parametrize('grad', [True, False])
+def test_conv_stack(grad):
+    stem = ConvPatchEmbed(64, 16)
+    image = torch.empty(2, 3, 33, 47, requires_grad=True)
+
+    def form(x: Tensor) -> Tensor:
+        with torch.autocast('cpu', torch.bfloat16):
+            return conv_stack(list(flat_layers(stem.proj)), x)
+
+    with torch.set_grad_enabled(grad):
+        out = checked(form, image, stem) if grad else form(image)
+    assert out.shape == (2, 64, 3, 3) and out.dtype == torch.float32
+    assert is_channels_last(out)
