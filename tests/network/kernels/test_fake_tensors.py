@@ -8,8 +8,12 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
 from xcit_mm.network.convolutions import flat_layers
+from xcit_mm.network.fast.kernels.attention import (
+    attention_branch,
+    cross_covariance_attention,
+)
 from xcit_mm.network.fast.kernels.conv_stack import conv_stack, norm_gelu
-from xcit_mm.network.layers import ConvPatchEmbed
+from xcit_mm.network.layers import XCA, ConvPatchEmbed, XCABlock
 
 
 @pytest.fixture(params=['cuda', 'cpu'], autouse=True)
@@ -60,3 +64,23 @@ def test_conv_stack(grad):
         out = checked(form, image, stem) if grad else form(image)
     assert out.shape == (2, 64, 3, 3) and out.dtype == torch.float32
     assert is_channels_last(out)
+
+
+@pytest.mark.parametrize('dtype', [None, torch.bfloat16])
+def test_attention_branch(dtype):
+    block = XCABlock(96, 2, 1.0, 0.0)
+    norm, attn = block.norm1, block.attn
+    parameters = norm.weight, norm.bias, norm.eps, *attn.weights(), block.gamma1
+    x = torch.empty(2, 35, 96, requires_grad=True)
+    draw = torch.ones(2)
+    branch = nn.ParameterList([norm.weight, norm.bias, *attn.parameters(), block.gamma1])
+    out = checked(lambda x: attention_branch(x, *parameters, draw, dtype), x, branch)
+    assert out.shape == x.shape and out.dtype == x.dtype and out.is_contiguous()
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+def test_cross_covariance_attention(dtype):
+    attn = XCA(96, 2)
+    x = torch.empty(2, 35, 96, dtype=dtype, requires_grad=True)
+    out = checked(lambda x: cross_covariance_attention(x, *attn.weights()), x, attn)
+    assert out.shape == x.shape and out.dtype == dtype and out.is_contiguous()

@@ -181,4 +181,4 @@ def normalize_backward(
 
 def tokens_in_tile(C: int) -> int:
     """Return how many tokens of C channels a program computes at a time."""
-    return max(1, TILE // triton.next_power_of_2(C))
+    return min(MIN_ROWS, max(1, TILE // triton.next_power_of_2(C)))
