@@ -2,6 +2,7 @@ import copy
 
 import pytest
 import torch
+from helpers.compiled_kernels import instructions
 from helpers.processes import in_processes
 from torch import nn
 from torch.nn import functional as F
@@ -155,11 +156,12 @@ def test_processes_share_their_statistics(tmp_path, monkeypatch):
     in_processes(2, compare, tmp_path)
 
 
+# Types of arguments, constants, and the most instructions for a value, in a loop if there is one.
 KERNELS = {
-    partials_kernel: ('{0} *fp32 i32 i32', {}),
-    norm_gelu_kernel: ('{0} *fp32 {0} i32', dict(ACTIVATES=True)),
-    backward_sums_kernel: ('{0} {0} *fp32 *fp32 i32 i32', dict(ACTIVATES=True)),
-    norm_gelu_backward_kernel: ('{0} {0} *fp32 *fp32 {0} i32', dict(ACTIVATES=True)),
+    partials_kernel: ('{0} *fp32 i32 i32', {}, 8),
+    norm_gelu_kernel: ('{0} *fp32 {0} i32', dict(ACTIVATES=True), 22),
+    backward_sums_kernel: ('{0} {0} *fp32 *fp32 i32 i32', dict(ACTIVATES=True), 28),
+    norm_gelu_backward_kernel: ('{0} {0} *fp32 *fp32 {0} i32', dict(ACTIVATES=True), 36),
 }
 
 
@@ -168,8 +170,10 @@ KERNELS = {
     'dtype, C, width, capability', [('*bf16', 96, 384, 90), ('*fp32', 384, 384, 80)]
 )
 def test_kernels_compile_without_spills(compiled, kernel, dtype, C, width, capability):
-    arguments, options = KERNELS[kernel]
+    arguments, options, most = KERNELS[kernel]
     constants = dict(C=C, WIDTH=width, BLOCK_R=16, BLOCK_W=128, num_warps=4)
     result = compiled(kernel, arguments.format(dtype), capability, **options, **constants)
     assert result.spilled == 0
     assert result.registers <= 102  # so that five programs share the registers of a multiprocessor
+    total, loop = instructions(result)
+    assert (loop or total) <= 16 * most  # a thread computes 16 values
