@@ -11,6 +11,7 @@ from xcit_mm.network.convolutions import ConvStack, flat_layers
 from xcit_mm.network.fast.kernels.conv_stack import (
     backward_sums_kernel,
     conv_stack,
+    is_conv_stack,
     norm_gelu,
     norm_gelu_backward_kernel,
     norm_gelu_kernel,
@@ -97,6 +98,7 @@ def test_stacks_are_those_of_the_layers(make, C, size, training):
     x = torch.randn(size)
     inputs = [x.clone().requires_grad_(), x.double().requires_grad_()]
     out, expected = conv_stack(list(flat_layers(stack)), inputs[0]), exact(inputs[1])
+    assert is_conv_stack(list(flat_layers(stack)))
     grad = torch.randn(out.shape)
     out.backward(grad)
     expected.backward(grad.double())
@@ -128,6 +130,16 @@ def test_stacks_are_those_of_the_layers(make, C, size, training):
         if name != '0.bias':
             limit = max(1e-3, 1.2 * error(theirs.grad, reference.grad))
             assert error(mine.grad, reference.grad) < limit, name
+
+
+def test_other_stacks_are_refused():
+    conv, norm, act = nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.GELU()
+    assert all(map(is_conv_stack, ([conv], [conv, norm], [conv, norm, act, conv])))
+    assert not any(map(is_conv_stack, ([], [norm], [conv, norm, act], [conv, act, norm])))
+    assert not is_conv_stack([nn.Conv2d(8, 8, 3, padding='same')])
+    assert not is_conv_stack([nn.Conv2d(8, 8, 3, padding=1, padding_mode='reflect')])
+    assert not is_conv_stack([conv, nn.BatchNorm2d(8, affine=False)])
+    assert not is_conv_stack([conv, norm, nn.GELU('tanh'), conv])
 
 
 def test_processes_share_their_statistics(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..tracing import computed_dtype, without_autocast
+from ..unmodified import CONVOLUTIONS
 from .batch_norm import (
     process_group,
     running_statistics,
@@ -34,6 +35,19 @@ BLOCK_R, BLOCK_W = 16, 128  # rows and columns of a tile
 PROGRAMS = 528  # that add up values: four for each multiprocessor of an H100, which run at once
 
 
+def is_conv_stack(layers: Sequence[nn.Module]) -> bool:
+    """Return whether :func:`conv_stack` computes what these unmodified layers do."""
+    types = CONVOLUTIONS, (nn.BatchNorm2d, nn.SyncBatchNorm), (nn.GELU,)
+    convs, norms, activations = (layers[i::3] for i in range(3))
+    return (
+        len(layers) % 3 > 0
+        and all(type(layer) in types[i % 3] for i, layer in enumerate(layers))
+        and all(c.padding_mode == 'zeros' and not isinstance(c.padding, str) for c in convs)
+        and all(norm.affine for norm in norms)
+        and all(act.approximate == 'none' for act in activations)
+    )
+
+
 def conv_stack(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
     """Apply convolutions, with BatchNorm and GELU between them, and perhaps BatchNorm at the end.
 
@@ -42,7 +56,7 @@ def conv_stack(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
 
     Args:
         layers: Unmodified layers: a convolution, followed by none or more of BatchNorm, GELU and a
-            convolution each, and then by BatchNorm or nothing.
+            convolution each, and then by BatchNorm or nothing (see :func:`is_conv_stack`).
         x: Maps in any memory format.
 
     Shape:
