@@ -32,7 +32,10 @@ from .gelu import gelu, gelu_and_slope
 from .launch import launch
 
 BLOCK_R, BLOCK_W = 16, 128  # rows and columns of a tile
-PROGRAMS = 528  # that add up values: four for each multiprocessor of an H100, which run at once
+# Programs that add up values: four for each multiprocessor of an H100, which run at once. So few
+# keep the memory busy only if they load tiles ahead, in stages.
+PROGRAMS = 528
+STAGES = tl.constexpr(3)
 
 
 def is_conv_stack(layers: Sequence[nn.Module]) -> bool:
@@ -252,7 +255,7 @@ def partials_kernel(
     center = tl.sum(y, 0) / tl.maximum(tl.minimum(count, BLOCK_R), 1).to(tl.float32)
     total = tl.zeros((BLOCK_R, BLOCK_W), tl.float32)
     squares = tl.zeros((BLOCK_R, BLOCK_W), tl.float32)
-    for start in range(0, rows, BLOCK_R):
+    for start in tl.range(0, rows, BLOCK_R, num_stages=STAGES):
         at, inside = _tile(r + start, column, T, C, WIDTH)
         y = tl.load(y_ptr + at, inside, other=0.0).to(tl.float32)
         difference = tl.where(inside, y - center[None], 0.0)
@@ -326,7 +329,7 @@ def backward_sums_kernel(
     r = program * rows + tl.arange(0, BLOCK_R)
     of_bias = tl.zeros((BLOCK_R, BLOCK_W), tl.float32)
     of_weight = tl.zeros((BLOCK_R, BLOCK_W), tl.float32)
-    for start in range(0, rows, BLOCK_R):
+    for start in tl.range(0, rows, BLOCK_R, num_stages=STAGES):
         at, inside = _tile(r + start, column, T, C, WIDTH)
         grad = tl.load(grad_ptr + at, inside, other=0.0).to(tl.float32)
         y = tl.load(y_ptr + at, inside, other=0.0).to(tl.float32)
