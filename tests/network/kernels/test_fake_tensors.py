@@ -13,6 +13,7 @@ from xcit_mm.network.fast.kernels.attention import (
     cross_covariance_attention,
 )
 from xcit_mm.network.fast.kernels.conv_stack import conv_stack, norm_gelu
+from xcit_mm.network.fast.kernels.interaction import interaction_branch
 from xcit_mm.network.layers import XCA, ConvPatchEmbed, XCABlock
 
 
@@ -84,3 +85,17 @@ def test_cross_covariance_attention(dtype):
     x = torch.empty(2, 35, 96, dtype=dtype, requires_grad=True)
     out = checked(lambda x: cross_covariance_attention(x, *attn.weights()), x, attn)
     assert out.shape == x.shape and out.dtype == dtype and out.is_contiguous()
+
+
+@pytest.mark.parametrize('training', [True, False])
+@pytest.mark.parametrize('dtype', [None, torch.bfloat16])
+def test_interaction_branch(training, dtype):
+    block = XCABlock(96, 2, 1.0, 0.0).train(training)
+    norm, (conv1, _, bn, conv2) = block.norm3, block.local_mp.children()
+    before = norm.weight, norm.bias, norm.eps, conv1.weight, conv1.bias
+    after = bn, bn.weight, bn.bias, conv2.weight, conv2.bias, block.gamma3
+    x = torch.empty(2, 35, 96, requires_grad=True)
+    draw = torch.ones(2)
+    branch = nn.ParameterList([*norm.parameters(), *block.local_mp.parameters(), block.gamma3])
+    out = checked(lambda x: interaction_branch(x, 5, 7, *before, *after, draw, dtype), x, branch)
+    assert out.shape == x.shape and out.dtype == x.dtype and out.is_contiguous()
