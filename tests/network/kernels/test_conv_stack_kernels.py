@@ -171,7 +171,7 @@ def test_processes_share_their_statistics(tmp_path, monkeypatch):
 # Types of arguments, constants, and the most instructions for a value, in a loop if there is one.
 KERNELS = {
     partials_kernel: ('{0} *fp32 i32 i32', {}, 10),
-    norm_gelu_kernel: ('{0} *fp32 {0} i32', dict(ACTIVATES=True), 22),
+    norm_gelu_kernel: ('{0} *fp32 None None None None None {0} i32', dict(ACTIVATES=True), 22),
     backward_sums_kernel: ('{0} {0} *fp32 *fp32 i32 i32', dict(ACTIVATES=True), 30),
     norm_gelu_backward_kernel: ('{0} {0} *fp32 *fp32 {0} i32', dict(ACTIVATES=True), 36),
 }
@@ -189,3 +189,11 @@ def test_kernels_compile_without_spills(compiled, kernel, dtype, C, width, capab
     assert result.registers <= 102  # so that five programs share the registers of a multiprocessor
     total, loop = instructions(result)
     assert (loop or total) <= 16 * most  # a thread computes 16 values
+
+
+def test_inference_compiles_without_spills(compiled):
+    constants = dict(C=96, WIDTH=384, BLOCK_R=16, BLOCK_W=128, num_warps=4, ACTIVATES=True)
+    arguments = '*bf16 None *fp32 *fp32 *fp32 *fp32 fp32 *bf16 i32'
+    result = compiled(norm_gelu_kernel, arguments, 90, **constants)
+    assert result.spilled == 0 and result.registers <= 64
+    assert instructions(result)[0] <= 16 * 30

@@ -143,14 +143,21 @@ def merge_kernel(
 
 
 @triton.jit
-def _store_normalization(out_ptr, c, mean, var, weight_ptr, bias_ptr, eps, share, C: tl.constexpr):
+def affine_map(mean, var, weight_ptr, bias_ptr, eps, c, C: tl.constexpr):
+    """Return rstd, factor and shift of channels ``c``."""
     rstd = tl.rsqrt(var + eps)
     factor = tl.load(weight_ptr + c, c < C, other=0.0).to(tl.float32) * rstd
     bias = tl.load(bias_ptr + c, c < C, other=0.0).to(tl.float32)
+    return rstd, factor, bias - mean * factor
+
+
+@triton.jit
+def _store_normalization(out_ptr, c, mean, var, weight_ptr, bias_ptr, eps, share, C: tl.constexpr):
+    rstd, factor, shift = affine_map(mean, var, weight_ptr, bias_ptr, eps, c, C)
     tl.store(out_ptr + c, mean, c < C)
     tl.store(out_ptr + C + c, rstd, c < C)
     tl.store(out_ptr + 2 * C + c, factor, c < C)
-    tl.store(out_ptr + 3 * C + c, bias - mean * factor, c < C)
+    tl.store(out_ptr + 3 * C + c, shift, c < C)
     tl.store(out_ptr + 4 * C + c, share, c < C)
 
 

@@ -22,6 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..tracing import computed_dtype, without_autocast
 from ..unmodified import CONVOLUTIONS
 from .batch_norm import (
+    affine_map,
     process_group,
     running_statistics,
     statistics,
@@ -132,7 +133,10 @@ def _infer(
     """
     y = y.contiguous(memory_format=torch.channels_last)
     x = y if y.dtype == dtype else torch.empty_like(y, dtype=dtype)
-    _normalize(y, _normalization(y, bn_weight, bn_bias, bn), activates, x)
+    normalization, running = None, (bn.running_mean, bn.running_var, bn_weight, bn_bias, bn.eps)
+    if uses_batch_statistics(bn):
+        normalization, running = _normalization(y, bn_weight, bn_bias, bn), (None,) * 5
+    _normalize(y, normalization, activates, x, *running)
     return x if conv_weight is None else torch.convolution(x, conv_weight, conv_bias, *geometry)
 
 
@@ -192,10 +196,26 @@ def _tiling(y: Tensor) -> tuple[int, int, dict[str, int]]:
     return T, tiles, dict(C=C, WIDTH=width, BLOCK_R=BLOCK_R, BLOCK_W=BLOCK_W, num_warps=4)
 
 
-def _normalize(y: Tensor, normalization: Tensor, activates: bool, out: Tensor) -> None:
+def _normalize(
+    y: Tensor,
+    normalization: Tensor | None,
+    activates: bool,
+    out: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    bn_weight: Tensor | None = None,
+    bn_bias: Tensor | None = None,
+    eps: float | None = None,
+) -> None:
+    """Write the normalized values, and GELU of them if ``activates``.
+
+    Without a normalization, the kernel computes it from running statistics.
+    """
     T, tiles, constants = _tiling(y)
     grid = (tiles * constants['WIDTH'] // BLOCK_W,)
-    launch(norm_gelu_kernel, grid, y, normalization, out, T, ACTIVATES=activates, **constants)
+    running = running_mean, running_var, bn_weight, bn_bias, eps
+    args = y, normalization, *running, out, T
+    launch(norm_gelu_kernel, grid, *args, ACTIVATES=activates, **constants)
 
 
 def _sums(
@@ -273,6 +293,11 @@ def partials_kernel(
 def norm_gelu_kernel(
     y_ptr,
     normalization_ptr,
+    running_mean_ptr,
+    running_var_ptr,
+    weight_ptr,
+    bias_ptr,
+    eps,
     out_ptr,
     T,
     C: tl.constexpr,
@@ -281,14 +306,23 @@ def norm_gelu_kernel(
     BLOCK_W: tl.constexpr,
     ACTIVATES: tl.constexpr,
 ):
-    """Compute GELU, or not, of factor * y + shift; ``out`` may be y."""
+    """Compute GELU, or not, of factor * y + shift; ``out`` may be y.
+
+    Without a normalization, factor and shift are those of the running statistics.
+    """
     COLUMNS: tl.constexpr = WIDTH // BLOCK_W
     row = tl.program_id(0) // COLUMNS * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.program_id(0) % COLUMNS * BLOCK_W + tl.arange(0, BLOCK_W)
     at, inside = _tile(row, column, T, C, WIDTH)
-    factor = tl.load(normalization_ptr + 2 * C + column % C)[None]
-    shift = tl.load(normalization_ptr + 3 * C + column % C)[None]
-    x = tl.load(y_ptr + at, inside, other=0.0).to(tl.float32) * factor + shift
+    c = column % C
+    if normalization_ptr is not None:
+        factor = tl.load(normalization_ptr + 2 * C + c)
+        shift = tl.load(normalization_ptr + 3 * C + c)
+    else:
+        mean = tl.load(running_mean_ptr + c).to(tl.float32)
+        var = tl.load(running_var_ptr + c).to(tl.float32)
+        _, factor, shift = affine_map(mean, var, weight_ptr, bias_ptr, eps, c, C)
+    x = tl.load(y_ptr + at, inside, other=0.0).to(tl.float32) * factor[None] + shift[None]
     if ACTIVATES:
         x = gelu(x)
     tl.store(out_ptr + at, x.to(out_ptr.dtype.element_ty), inside)
