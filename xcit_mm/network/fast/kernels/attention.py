@@ -47,6 +47,7 @@ EPS = tl.constexpr(1e-12)  # smallest norm by which a query or key is divided, a
 PROGRAMS = 264  # two for each of the 132 multiprocessors of an H100
 MIN_SHARE = 256  # tokens of a program that multiplies tokens by tokens
 BLOCK = 64  # rows and columns of a tile of a small matrix
+STRIP = 16  # rows of a tile of products that a program adds up
 BLOCK_K = 32  # length of its products that are added up at a time
 
 
@@ -70,17 +71,18 @@ def cast_kernel(
     """Multiply ``rows`` tokens by the factor of their image, round them, and add them up."""
     program, image = tl.program_id(0), tl.program_id(1)
     c = tl.arange(0, BLOCK_C)
+    local = tl.arange(0, BLOCK_N)[:, None] * C + c[None]
     total = tl.zeros((BLOCK_N, BLOCK_C), tl.float32)
     for first in range(0, rows, BLOCK_N):
-        n = program * rows + first + tl.arange(0, BLOCK_N)
-        mask = (n < N)[:, None] & (c < C)[None]
-        at = (image.to(tl.int64) * N + n)[:, None] * C + c[None]
-        x = tl.load(x_ptr + at, mask, other=0.0).to(tl.float32)
+        n = program * rows + first
+        mask = (n + tl.arange(0, BLOCK_N) < N)[:, None] & (c < C)[None]
+        base = (image.to(tl.int64) * N + n) * C
+        x = tl.load(x_ptr + base + local, mask, other=0.0).to(tl.float32)
         if HAS_DRAW:
             x *= tl.load(draw_ptr + image)
         if WRITES:
             rounded = x.to(out_ptr.dtype.element_ty)
-            tl.store(out_ptr + at, rounded, mask)
+            tl.store(out_ptr + base + local, rounded, mask)
             x = rounded.to(tl.float32)
         total += x
     at = (image * tl.num_programs(0) + program).to(tl.int64) * C + c
@@ -140,7 +142,7 @@ def products_kernel(
     ci = i * TILE + tl.arange(0, TILE)
     cj = j * TILE_J + tl.arange(0, TILE_J)
     IS_EVEN: tl.constexpr = C % TILE == 0 and C % TILE_J == 0
-    base = image.to(tl.int64) * N * C
+    n = tl.arange(0, BLOCK_N)[:, None]
     sums_ptr += image.to(tl.int64) * P * C
     if CENTERED:
         first = tl.minimum(rows, N).to(tl.float32)
@@ -149,15 +151,14 @@ def products_kernel(
     acc = tl.zeros((TILE, TILE_J), tl.float32)
     end = tl.minimum(N, (part + 1) * share)
     for n0 in range(part * share, end, BLOCK_N):
-        n = n0 + tl.arange(0, BLOCK_N)
-        row = base + n.to(tl.int64)[:, None] * C
-        mask_i = (n < end)[:, None]
+        base = (image.to(tl.int64) * N + n0) * C
+        mask_i = n < end - n0
         mask_j = mask_i
         if not IS_EVEN:
             mask_i = mask_i & (ci < C)[None]
             mask_j = mask_j & (cj < C)[None]
-        a = tl.load(a_ptr + row + ci[None], mask_i, other=0.0)
-        z = tl.load(z_ptr + row + cj[None], mask_j, other=0.0)
+        a = tl.load(a_ptr + base + (n * C + ci[None]), mask_i, other=0.0)
+        z = tl.load(z_ptr + base + (n * C + cj[None]), mask_j, other=0.0)
         if CENTERED:
             a = tl.where(mask_i, a - center_i, 0.0)
             z = tl.where(mask_j, z - center_j, 0.0)
@@ -173,8 +174,8 @@ def products_kernel(
             p = p0 + tl.arange(0, BLOCK_P)
             mask = (p < last)[:, None] & (ci < C)[None]
             total += tl.load(sums_ptr + p[:, None] * C + ci[None], mask, other=0.0)
-        at = (part * tl.num_programs(2) + image).to(tl.int64) * C + ci
-        tl.store(totals_ptr + at, tl.sum(total, 0), ci < C)
+        totals_ptr += (part * tl.num_programs(2) + image).to(tl.int64) * C
+        tl.store(totals_ptr + ci, tl.sum(total, 0), ci < C)
 
 
 @triton.jit
@@ -498,15 +499,14 @@ def add_product(
     C: tl.constexpr,
     W_K: tl.constexpr,
     W_COLUMN: tl.constexpr,
-    BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     IS_EVEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Add the product of tokens, whose places are ``row``, and a matrix."""
+    """Add the product of tokens, of which ``x_ptr`` is the first, and a matrix."""
     for k0 in range(0, C, BLOCK_K):
         k = k0 + tl.arange(0, BLOCK_K)
-        x_at = x_ptr + row[:, None] + k[None]
+        x_at = x_ptr + row[:, None] * C + k[None]
         W_at = W_ptr + k[:, None] * W_K + column[None] * W_COLUMN
         if IS_EVEN:
             x, W = tl.load(x_at), tl.load(W_at)
@@ -515,6 +515,37 @@ def add_product(
             W = tl.load(W_at, (k < C)[:, None] & (column < C)[None], other=0.0)
         acc = tl.dot(x, W, acc, input_precision=PRECISION)
     return acc
+
+
+@triton.jit
+def halves(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return the left and the right columns of a tile; a thread holds some of both."""
+    return tl.split(tl.permute(tl.reshape(x, (ROWS, 2, COLUMNS // 2)), (0, 2, 1)))
+
+
+@triton.jit
+def store_mapped(
+    acc,
+    m_ptr,
+    gamma_ptr,
+    draw,
+    x_ptr,
+    out_ptr,
+    o,
+    tokens,
+    C: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    HAS_GAMMA: tl.constexpr,
+):
+    """Store columns ``o`` of the mapped tokens; in a branch, scaled and added to x."""
+    n = tl.arange(0, BLOCK_N)
+    mask = (n < tokens)[:, None] & (o < C)[None]
+    at = n[:, None] * C + o[None]
+    acc += tl.load(m_ptr + o, o < C, other=0.0)[None]
+    if HAS_GAMMA:
+        scale = draw * tl.load(gamma_ptr + o, o < C, other=0.0).to(tl.float32)
+        acc = tl.load(x_ptr + at, mask, other=0.0).to(tl.float32) + acc * scale[None]
+    tl.store(out_ptr + at, acc.to(out_ptr.dtype.element_ty), mask)
 
 
 @triton.jit
@@ -537,34 +568,52 @@ def map_tokens_kernel(
 ):
     """Compute x_hat M^T + m; in a branch, scale it and add it to x."""
     image = tl.program_id(2).to(tl.int64)
-    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    o = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    first = tl.program_id(1) * BLOCK_N
+    column = tl.program_id(0) * BLOCK_C
+    tokens = N - first
     # Rows behind the last token are computed from the last token, so that no load needs a mask.
-    row = (image * N + tl.minimum(n, N - 1)) * C
+    row = tl.minimum(tl.arange(0, BLOCK_N), tokens - 1)
     acc = tl.zeros((BLOCK_N, BLOCK_C), tl.float32)
     acc = add_product(
         acc,
-        x_hat_ptr,
+        x_hat_ptr + (image * N + first) * C,
         M_ptr + image * C * C,
         row,
-        o,
+        column + tl.arange(0, BLOCK_C),
         C,
         1,
         C,
-        BLOCK_N,
         BLOCK_K,
         C % BLOCK_K == 0 and C % BLOCK_C == 0,
         PRECISION,
     )
-    acc += tl.load(m_ptr + image * C + o, o < C, other=0.0)[None]
-    mask = (n < N)[:, None] & (o < C)[None]
-    at = row[:, None] + o[None]
+    m_ptr += image * C
+    out_ptr += (image * N + first) * C
+    draw = 1.0
     if HAS_GAMMA:
-        scale = tl.load(gamma_ptr + o, o < C, other=0.0).to(tl.float32)
-        if HAS_DRAW:
-            scale *= tl.load(draw_ptr + image)
-        acc = tl.load(x_ptr + at, mask, other=0.0).to(tl.float32) + acc * scale[None]
-    tl.store(out_ptr + at, acc.to(out_ptr.dtype.element_ty), mask)
+        x_ptr += (image * N + first) * C
+    if HAS_DRAW:
+        draw = tl.load(draw_ptr + image)
+    if BLOCK_C > 64:
+        # All columns of x at once would take so many registers that only one program could run.
+        Q: tl.constexpr = BLOCK_C // 4
+        o = column + tl.arange(0, Q)
+        left, right = halves(acc, BLOCK_N, BLOCK_C)
+        a, b = halves(left, BLOCK_N, 2 * Q)
+        c, d = halves(right, BLOCK_N, 2 * Q)
+        store_mapped(a, m_ptr, gamma_ptr, draw, x_ptr, out_ptr, o, tokens, C, BLOCK_N, HAS_GAMMA)
+        store_mapped(
+            b, m_ptr, gamma_ptr, draw, x_ptr, out_ptr, o + Q, tokens, C, BLOCK_N, HAS_GAMMA
+        )
+        store_mapped(
+            c, m_ptr, gamma_ptr, draw, x_ptr, out_ptr, o + 2 * Q, tokens, C, BLOCK_N, HAS_GAMMA
+        )
+        store_mapped(
+            d, m_ptr, gamma_ptr, draw, x_ptr, out_ptr, o + 3 * Q, tokens, C, BLOCK_N, HAS_GAMMA
+        )
+    else:
+        o = column + tl.arange(0, BLOCK_C)
+        store_mapped(acc, m_ptr, gamma_ptr, draw, x_ptr, out_ptr, o, tokens, C, BLOCK_N, HAS_GAMMA)
 
 
 @triton.jit
@@ -576,30 +625,33 @@ def token_gradient_kernel(
     v_ptr,
     out_ptr,
     N,
+    terms,
     C: tl.constexpr,
-    TERMS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Compute dy M + x_hat S + v, where v is the sum of ``TERMS`` vectors."""
+    """Compute dy M + x_hat S + v, where v is the sum of ``terms`` vectors."""
     image = tl.program_id(2).to(tl.int64)
-    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    first = tl.program_id(1) * BLOCK_N
+    n = tl.arange(0, BLOCK_N)
     c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    row = (image * N + tl.minimum(n, N - 1)) * C
+    row = tl.minimum(n, N - 1 - first)
+    base = (image * N + first) * C
     IS_EVEN: tl.constexpr = C % BLOCK_K == 0 and C % BLOCK_C == 0
     M_ptr += image * C * C
     S_ptr += image * C * C
     acc = tl.zeros((BLOCK_N, BLOCK_C), tl.float32)
-    acc = add_product(acc, dy_ptr, M_ptr, row, c, C, C, 1, BLOCK_N, BLOCK_K, IS_EVEN, PRECISION)
-    acc = add_product(acc, x_hat_ptr, S_ptr, row, c, C, C, 1, BLOCK_N, BLOCK_K, IS_EVEN, PRECISION)
+    acc = add_product(acc, dy_ptr + base, M_ptr, row, c, C, C, 1, BLOCK_K, IS_EVEN, PRECISION)
+    acc = add_product(acc, x_hat_ptr + base, S_ptr, row, c, C, C, 1, BLOCK_K, IS_EVEN, PRECISION)
+    v_ptr += image * terms * C
     v = tl.zeros((BLOCK_C,), tl.float32)
-    for term in tl.static_range(TERMS):
-        v += tl.load(v_ptr + (image * TERMS + term) * C + c, c < C, other=0.0)
-    mask = (n < N)[:, None] & (c < C)[None]
+    for term in range(terms):
+        v += tl.load(v_ptr + term * C + c, c < C, other=0.0)
     acc += v[None]
-    tl.store(out_ptr + row[:, None] + c[None], acc.to(out_ptr.dtype.element_ty), mask)
+    mask = (n < N - first)[:, None] & (c < C)[None]
+    tl.store(out_ptr + base + (n[:, None] * C + c[None]), acc.to(out_ptr.dtype.element_ty), mask)
 
 
 # Gradients of small matrices.
@@ -952,11 +1004,12 @@ def vector_gradient_kernel(
     if HAS_BIAS:
         tl.store(dbp_ptr + c, e.to(dbp_ptr.dtype.element_ty), mask)
     if tl.program_id(0) == 0:
-        head = tl.arange(0, BLOCK_H)
+        every = tl.arange(0, BLOCK_H)
         total = tl.zeros((BLOCK_H,), tl.float32)
         for b in range(B):
-            total += tl.load(dtemperatures_ptr + b * heads + head, head < heads, other=0.0)
-        tl.store(dtemperature_ptr + head, total.to(dtemperature_ptr.dtype.element_ty), head < heads)
+            total += tl.load(dtemperatures_ptr + b * heads + every, every < heads, other=0.0)
+        dtemperature = total.to(dtemperature_ptr.dtype.element_ty)
+        tl.store(dtemperature_ptr + every, dtemperature, every < heads)
 
 
 # What launches them.
@@ -1146,6 +1199,7 @@ def _forward(
         HAS_NORM=is_branch,
         HAS_BIAS=weights.qkv_bias is not None,
         KEEPS=keeps,
+        num_warps=8,
     )
     M, m = empty((B, C, C), dtype=dtype), torch.empty_like(abv)
     scales = keeps and is_branch
@@ -1245,6 +1299,7 @@ def _backward(
         d=C // h,
         BLOCK_D=_block_of_head(C // h),
         BLOCK_C=BLOCK_K,
+        num_warps=8,
         **flags,
     )
     dx = _token_gradient(dy, cast, X, dm, weights, kept) if needs_x else None
@@ -1281,6 +1336,7 @@ def _backward(
         BLOCK_D=_block_of_head(C // h),
         BLOCK_C=BLOCK,
         HAS_BIAS=weights.qkv_bias is not None,
+        num_warps=8,
         **flags,
     )
     launch(
@@ -1334,7 +1390,7 @@ def _token_gradient(
     )
     g = torch.empty_like(x_hat)
     grid, options = _tiles_of_tokens(x_hat)
-    launch(token_gradient_kernel, grid, cast, kept.M, x_hat, S, v, g, N, TERMS=tiles + 1, **options)
+    launch(token_gradient_kernel, grid, cast, kept.M, x_hat, S, v, g, N, tiles + 1, **options)
     if kept.rstd is None:
         return g
     return normalize_backward(g, x_hat, kept.rstd, dy, kept.unit)
@@ -1407,10 +1463,9 @@ def _products(a: Tensor, z: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         **constants,
     )
     G, s = new(B, C, C), new(B, C)
-    block = 16
     launch(
         moments_kernel,
-        (TILE // block, pairs, B),
+        (TILE // STRIP, pairs, B),
         products,
         totals,
         sums,
@@ -1420,7 +1475,7 @@ def _products(a: Tensor, z: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         P,
         rows,
         parts,
-        BLOCK=block,
+        BLOCK=STRIP,
         **constants,
     )
     return G, s

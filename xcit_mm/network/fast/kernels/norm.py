@@ -37,23 +37,25 @@ def normalize_kernel(
     """Normalize ``rows`` tokens of an image, and add up what is stored."""
     program, image = tl.program_id(0), tl.program_id(1)
     c = tl.arange(0, BLOCK_C)
+    n = tl.arange(0, BLOCK_N)
+    at = n[:, None] * C + c[None]
     total = tl.zeros((BLOCK_N, BLOCK_C), tl.float32)
     for first in range(0, rows, BLOCK_N):
-        n = program * rows + first + tl.arange(0, BLOCK_N)
-        token = image.to(tl.int64) * N + n
-        mask = (n < N)[:, None] & (c < C)[None]
-        at = token[:, None] * C + c[None]
-        x = tl.load(x_ptr + at, mask, other=0.0).to(tl.float32)
+        start = program * rows + first
+        token = image.to(tl.int64) * N + start
+        n_mask = n < N - start
+        mask = n_mask[:, None] & (c < C)[None]
+        x = tl.load(x_ptr + token * C + at, mask, other=0.0).to(tl.float32)
         x = tl.where(mask, x - (tl.sum(x, 1) / C)[:, None], 0.0)
         rstd = tl.rsqrt(tl.sum(x * x, 1) / C + eps)
         x_hat = (x * rstd[:, None]).to(x_hat_ptr.dtype.element_ty)
-        tl.store(x_hat_ptr + at, x_hat, mask)
-        tl.store(rstd_ptr + token, rstd, n < N)
+        tl.store(x_hat_ptr + token * C + at, x_hat, mask)
+        tl.store(rstd_ptr + token + n, rstd, n_mask)
         if HAS_SUMS:
             total += x_hat.to(tl.float32)
     if HAS_SUMS:
-        at = (image * tl.num_programs(0) + program).to(tl.int64) * C + c
-        tl.store(sums_ptr + at, tl.sum(total, 0), c < C)
+        sums_ptr += (image * tl.num_programs(0) + program).to(tl.int64) * C
+        tl.store(sums_ptr + c, tl.sum(total, 0), c < C)
 
 
 @triton.jit
@@ -71,20 +73,23 @@ def normalize_backward_kernel(
     HAS_SCALE: tl.constexpr,
 ):
     """Add the gradient that passes through the normalization to ``dy``."""
-    t = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    token = tl.program_id(0).to(tl.int64) * BLOCK_N
+    t = tl.arange(0, BLOCK_N)
     c = tl.arange(0, BLOCK_C)
-    mask = (t < T)[:, None] & (c < C)[None]
+    t_mask = t < T - token
+    mask = t_mask[:, None] & (c < C)[None]
     at = t[:, None] * C + c[None]
-    g = tl.load(g_ptr + at, mask, other=0.0).to(tl.float32)
-    x_hat = tl.load(x_hat_ptr + at, mask, other=0.0).to(tl.float32)
-    dy = tl.load(dy_ptr + at, mask, other=0.0).to(tl.float32)
-    factor = tl.load(rstd_ptr + t, t < T, other=0.0)
+    base = token * C
+    g = tl.load(g_ptr + base + at, mask, other=0.0).to(tl.float32)
+    x_hat = tl.load(x_hat_ptr + base + at, mask, other=0.0).to(tl.float32)
+    dy = tl.load(dy_ptr + base + at, mask, other=0.0).to(tl.float32)
+    factor = tl.load(rstd_ptr + token + t, t_mask, other=0.0)
     if HAS_SCALE:
         factor *= tl.load(scale_ptr)
     mean = tl.sum(g, 1) / C
     slope = tl.sum(g * x_hat, 1) / C
     dx = dy + factor[:, None] * (g - mean[:, None] - x_hat * slope[:, None])
-    tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask)
+    tl.store(dx_ptr + base + at, dx.to(dx_ptr.dtype.element_ty), mask)
 
 
 def normalize(x: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
