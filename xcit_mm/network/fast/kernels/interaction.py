@@ -45,6 +45,7 @@ WIDE = tl.constexpr(4)  # neighboring columns of a thread
 GROUPS = 4  # of such columns in a program
 BLOCK_C = 64  # channels of a program
 UNROLLED = tl.constexpr(3)
+SUMMED = 8  # channels whose partial sums a program adds up
 PROGRAMS = 2112  # sixteen for each of the 132 multiprocessors of an H100
 SUMS = tl.constexpr(12)  # of a program in the backward pass of a convolution: nine taps, three more
 
@@ -664,5 +665,5 @@ class _Interaction(torch.autograd.Function):
 
 def _finish(kernel, sums: Tensor, *args: Tensor) -> None:
     P, _, C = sums.shape
-    grid = (triton.cdiv(C, 8),)
-    launch(kernel, grid, sums, *args, P, C=C, BLOCK_C=8, BLOCK_P=128, num_warps=4)
+    grid = (triton.cdiv(C, SUMMED),)
+    launch(kernel, grid, sums, *args, P, C=C, BLOCK_C=SUMMED, BLOCK_P=128, num_warps=4)
