@@ -1,0 +1,669 @@
+"""Local patch interaction (section 3.3, arXiv 2106.09681) with its residual connection.
+
+The branch is x + draw * gamma * LPI(LayerNorm(x)), where LPI is a depthwise 3x3 convolution, GELU,
+BatchNorm, and another depthwise convolution. Four kernels compute it:
+
+    x_hat = normalize(x)
+    a     = GELU(k1 * (w x_hat + b) + b1)               and the partial statistics of a
+    f, g  = factor and shift of BatchNorm
+    y     = x + draw gamma (k2 * (f a + g) + b2)
+
+The affine maps before the convolutions are folded into them: the taps are multiplied by w, and b
+times the sum of the taps is added to the bias. Since a convolution pads with zeros and not with b,
+only the taps that lie inside the image count.
+
+The backward pass needs x_hat and 1 / deviation alone. It computes p, the values before GELU, again.
+All that lies between the two convolutions belongs to a single channel, so its gradient is computed
+without gamma, which may be as small as 1e-5, and gamma is multiplied in at the end, in float32.
+
+A program slides over the rows of a tile and holds three rows of its input in registers. A thread
+computes four neighboring columns, which share what they read, and whose contributions to sums over
+the tile are added up at once. Three rows are unrolled, after which each row of registers has its
+old role: nothing is moved between them.
+
+Letters in shapes: B images, H x W = N tokens, C channels, P programs for each channel.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from .batch_norm import (
+    process_group,
+    running_statistics,
+    statistics,
+    sum_over_processes,
+    uses_batch_statistics,
+)
+from .gelu import gelu, gelu_and_slope
+from .launch import launch
+from .norm import normalize, normalize_backward
+
+WIDE = tl.constexpr(4)  # neighboring columns of a thread
+GROUPS = 4  # of such columns in a program
+BLOCK_C = 64  # channels of a program
+UNROLLED = tl.constexpr(3)
+SUMMED = 8  # channels whose partial sums a program adds up
+PROGRAMS = 2112  # sixteen for each of the 132 multiprocessors of an H100
+SUMS = tl.constexpr(12)  # of a program in the backward pass of a convolution: nine taps, three more
+
+
+@triton.jit
+def _place(W, rows, C: tl.constexpr, GROUPS: tl.constexpr, BLOCK_C: tl.constexpr):
+    """Return the first row, first column of each group, channels, and index of a program."""
+    blocks: tl.constexpr = (C + BLOCK_C - 1) // BLOCK_C
+    tile = tl.program_id(0) // blocks
+    c = (tl.program_id(0) % blocks) * BLOCK_C + tl.arange(0, BLOCK_C)
+    across = tl.cdiv(W, GROUPS * WIDE)
+    w = (tile % across) * (GROUPS * WIDE) + tl.arange(0, GROUPS) * WIDE
+    index = tl.program_id(1) * (tl.num_programs(0) // blocks) + tile
+    return (tile // across) * rows, w, c, index
+
+
+@triton.jit
+def _mask(w, c, r, H, W, C: tl.constexpr):
+    """Return which values of row ``r`` are inside the image, for columns ``w``."""
+    # All comparisons are of blocks: those of scalars are no masks in Triton's interpreter.
+    row = w * 0 + r
+    inside = ((w >= 0) & (w < W) & (row >= 0) & (row < H))[:, None]
+    if C // c.shape[0] * c.shape[0] != C:
+        inside = inside & (c < C)[None]
+    return inside
+
+
+@triton.jit
+def _channel(ptr, c, C: tl.constexpr):
+    return tl.load(ptr + c, c < C, other=0.0).to(tl.float32)[None]
+
+
+@triton.jit
+def _taps(k_ptr, c, C: tl.constexpr):
+    """Return the nine taps (1, BLOCK_C) of a kernel (C, 1, 3, 3), row by row."""
+    k_ptr += c * 9
+    mask = c < C
+    return (
+        tl.load(k_ptr, mask, other=0.0).to(tl.float32)[None],
+        tl.load(k_ptr + 1, mask, other=0.0).to(tl.float32)[None],
+        tl.load(k_ptr + 2, mask, other=0.0).to(tl.float32)[None],
+        tl.load(k_ptr + 3, mask, other=0.0).to(tl.float32)[None],
+        tl.load(k_ptr + 4, mask, other=0.0).to(tl.float32)[None],
+        tl.load(k_ptr + 5, mask, other=0.0).to(tl.float32)[None],
+        tl.load(k_ptr + 6, mask, other=0.0).to(tl.float32)[None],
+        tl.load(k_ptr + 7, mask, other=0.0).to(tl.float32)[None],
+        tl.load(k_ptr + 8, mask, other=0.0).to(tl.float32)[None],
+    )
+
+
+@triton.jit
+def _scaled(k, scale):
+    return (
+        k[0] * scale,
+        k[1] * scale,
+        k[2] * scale,
+        k[3] * scale,
+        k[4] * scale,
+        k[5] * scale,
+        k[6] * scale,
+        k[7] * scale,
+        k[8] * scale,
+    )
+
+
+@triton.jit
+def _load_row(ptr, w, c, r, H, W, C: tl.constexpr):
+    """Return the columns w - 1 to w + 4 of row ``r`` of an image, with zeros outside the image."""
+    ptr += r.to(tl.int64) * (W * C) + (w[:, None] * C + c[None])
+    return (
+        tl.load(ptr - C, _mask(w - 1, c, r, H, W, C), other=0.0),
+        tl.load(ptr, _mask(w, c, r, H, W, C), other=0.0),
+        tl.load(ptr + C, _mask(w + 1, c, r, H, W, C), other=0.0),
+        tl.load(ptr + 2 * C, _mask(w + 2, c, r, H, W, C), other=0.0),
+        tl.load(ptr + 3 * C, _mask(w + 3, c, r, H, W, C), other=0.0),
+        tl.load(ptr + 4 * C, _mask(w + 4, c, r, H, W, C), other=0.0),
+    )
+
+
+@triton.jit
+def _to_float(row):
+    return (
+        row[0].to(tl.float32),
+        row[1].to(tl.float32),
+        row[2].to(tl.float32),
+        row[3].to(tl.float32),
+        row[4].to(tl.float32),
+        row[5].to(tl.float32),
+    )
+
+
+@triton.jit
+def _weighted(above, here, below, k, start, j: tl.constexpr):
+    """Add the weighted neighbors of column j to ``start``, one fused operation for each of them."""
+    y = start + k[0] * above[j]
+    y = y + k[1] * above[j + 1]
+    y = y + k[2] * above[j + 2]
+    y = y + k[3] * here[j]
+    y = y + k[4] * here[j + 1]
+    y = y + k[5] * here[j + 2]
+    y = y + k[6] * below[j]
+    y = y + k[7] * below[j + 1]
+    return y + k[8] * below[j + 2]
+
+
+@triton.jit
+def _correlated(above, here, below, x, sums, j: tl.constexpr):
+    """Add x of column j times each of its neighbors to nine sums."""
+    return (
+        sums[0] + x * above[j],
+        sums[1] + x * above[j + 1],
+        sums[2] + x * above[j + 2],
+        sums[3] + x * here[j],
+        sums[4] + x * here[j + 1],
+        sums[5] + x * here[j + 2],
+        sums[6] + x * below[j],
+        sums[7] + x * below[j + 1],
+        sums[8] + x * below[j + 2],
+    )
+
+
+@triton.jit
+def _flipped(k):
+    """Return the taps of the transposed convolution."""
+    return k[8], k[7], k[6], k[5], k[4], k[3], k[2], k[1], k[0]
+
+
+@triton.jit
+def _store_sums(ptr, index, c, sums, scale, more, C: tl.constexpr):
+    """Store the partial sums of the flipped taps, multiplied by ``scale``, and three more."""
+    ptr += index.to(tl.int64) * (SUMS * C) + c
+    mask = c < C
+    for i in tl.static_range(9):
+        tl.store(ptr + (8 - i) * C, tl.sum(sums[i] * scale, 0), mask)
+    for i in tl.static_range(3):
+        tl.store(ptr + (9 + i) * C, tl.sum(more[i], 0), mask)
+
+
+@triton.jit
+def _bias_row(k0, k1, k2, g, w, W):
+    """Return what a constant ``g`` gives through one row of taps, for each of four columns."""
+    middle = g * (k0 + k1 + k2)
+    w = w[:, None]
+    return (
+        middle - tl.where(w == 0, g * k0, 0.0) - tl.where(w + 1 >= W, g * k2, 0.0),
+        middle - tl.where(w + 2 >= W, g * k2, 0.0),
+        middle - tl.where(w + 3 >= W, g * k2, 0.0),
+        middle - tl.where(w + 4 >= W, g * k2, 0.0),
+    )
+
+
+@triton.jit
+def _biases(k_ptr, bias, scale, g, w, c, r, H, W, C: tl.constexpr):
+    """Return the bias of row ``r`` in four columns, with what ``g`` gives through taps inside."""
+    k = _taps(k_ptr, c, C)
+    above = _bias_row(k[0], k[1], k[2], g, w, W)
+    here = _bias_row(k[3], k[4], k[5], g, w, W)
+    below = _bias_row(k[6], k[7], k[8], g, w, W)
+    row = w[:, None] * 0 + r
+    first, last = row == 0, row == H - 1
+    return (
+        scale * (bias + here[0] + tl.where(first, 0.0, above[0]) + tl.where(last, 0.0, below[0])),
+        scale * (bias + here[1] + tl.where(first, 0.0, above[1]) + tl.where(last, 0.0, below[1])),
+        scale * (bias + here[2] + tl.where(first, 0.0, above[2]) + tl.where(last, 0.0, below[2])),
+        scale * (bias + here[3] + tl.where(first, 0.0, above[3]) + tl.where(last, 0.0, below[3])),
+    )
+
+
+@triton.jit
+def convolution_kernel(
+    x_ptr,
+    f_ptr,
+    g_ptr,
+    k_ptr,
+    bias_ptr,
+    gamma_ptr,
+    draw_ptr,
+    residual_ptr,
+    out_ptr,
+    partials_ptr,
+    H,
+    W,
+    rows,
+    C: tl.constexpr,
+    HAS_GELU: tl.constexpr,
+    GROUPS: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """Convolve f x + g; apply GELU, or scale by gamma and draw and add to the residual.
+
+    The partials of BatchNorm are those of what is stored.
+    """
+    r0, w, c, index = _place(W, rows, C, GROUPS, BLOCK_C)
+    image = tl.program_id(1).to(tl.int64) * H * W * C
+    x_ptr += image
+    out_ptr += image + (w[:, None] * C + c[None])
+    g = _channel(g_ptr, c, C)
+    bias = _channel(bias_ptr, c, C)
+    scale = g * 0.0 + 1.0
+    if residual_ptr is not None:
+        residual_ptr += image + (w[:, None] * C + c[None])
+        scale = _channel(gamma_ptr, c, C)
+        if draw_ptr is not None:
+            scale = scale * tl.load(draw_ptr + tl.program_id(1))
+    k = _scaled(_taps(k_ptr, c, C), _channel(f_ptr, c, C) * scale)
+    biases = _biases(k_ptr, bias, scale, g, w, c, r0, H, W, C)
+    reference = tl.zeros((GROUPS, BLOCK_C), tl.float32)
+    total = tl.zeros((GROUPS, BLOCK_C), tl.float32)
+    squares = tl.zeros((GROUPS, BLOCK_C), tl.float32)
+    above = _to_float(_load_row(x_ptr, w, c, r0 - 1, H, W, C))
+    here = _to_float(_load_row(x_ptr, w, c, r0, H, W, C))
+    ahead = _load_row(x_ptr, w, c, r0 + 1, H, W, C)
+    for start in range(r0, r0 + rows, UNROLLED):
+        for i in tl.static_range(UNROLLED):
+            r = start + i
+            below = _to_float(ahead)
+            ahead = _load_row(x_ptr, w, c, r + 2, H, W, C)
+            if (r == 1) | (r == H - 1):
+                biases = _biases(k_ptr, bias, scale, g, w, c, r, H, W, C)
+            at = r.to(tl.int64) * (W * C)
+            for j in tl.static_range(WIDE):
+                y = _weighted(above, here, below, k, biases[j], j)
+                mask = _mask(w + j, c, r, H, W, C)
+                if HAS_GELU:
+                    y = gelu(y)
+                if partials_ptr is not None:
+                    if i == 0 and j == 0:
+                        reference = tl.where((w[:, None] * 0 + r) == r0, y, reference)
+                    difference = tl.where(mask, y - reference, 0.0)
+                    total += difference
+                    squares += difference * difference
+                if residual_ptr is not None:
+                    y += tl.load(residual_ptr + at + j * C, mask, other=0.0).to(tl.float32)
+                tl.store(out_ptr + at + j * C, y.to(out_ptr.dtype.element_ty), mask)
+            above, here = here, below
+    if partials_ptr is not None:
+        # The statistics of each group, merged by Chan's formula (see batch_norm).
+        columns = tl.minimum(tl.maximum(W - w, 0), WIDE)
+        count = (columns * tl.minimum(H - r0, rows)).to(tl.float32)[:, None]
+        shift = total / tl.maximum(count, 1.0)
+        squares -= total * shift
+        mean = reference + shift
+        number = tl.sum(count, 0)
+        merged = tl.sum(count * mean, 0) / number
+        squares += count * (mean - merged[None]) * (mean - merged[None])
+        partials_ptr += index.to(tl.int64) * (3 * C) + c
+        tl.store(partials_ptr, number + c * 0.0, c < C)
+        tl.store(partials_ptr + C, merged, c < C)
+        tl.store(partials_ptr + 2 * C, tl.sum(squares, 0), c < C)
+
+
+@triton.jit
+def second_backward_kernel(
+    dy_ptr,
+    p_ptr,
+    normalization_ptr,
+    bn_bias_ptr,
+    k_ptr,
+    draw_ptr,
+    dv_ptr,
+    sums_ptr,
+    H,
+    W,
+    rows,
+    C: tl.constexpr,
+    GROUPS: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """Compute the gradients of the second convolution, whose input is v = BatchNorm(GELU(p)).
+
+    Also the sums of dv and of dv times the normalized values, which BatchNorm needs. The gradients
+    are without gamma.
+    """
+    r0, w, c, index = _place(W, rows, C, GROUPS, BLOCK_C)
+    image = tl.program_id(1).to(tl.int64) * H * W * C
+    dy_ptr += image
+    p_ptr += image + (w[:, None] * C + c[None])
+    dv_ptr += image + (w[:, None] * C + c[None])
+    mean = _channel(normalization_ptr, c, C)
+    factor = _channel(normalization_ptr + 2 * C, c, C)
+    bn_bias = _channel(bn_bias_ptr, c, C)
+    draw = factor * 0.0 + 1.0
+    if draw_ptr is not None:
+        draw = draw * tl.load(draw_ptr + tl.program_id(1))
+    k = _scaled(_flipped(_taps(k_ptr, c, C)), draw)
+    zero = tl.zeros((GROUPS, BLOCK_C), tl.float32)
+    sums = zero, zero, zero, zero, zero, zero, zero, zero, zero
+    dy_sum = zero
+    dv_sum = zero
+    product_sum = zero
+    above = _to_float(_load_row(dy_ptr, w, c, r0 - 1, H, W, C))
+    here = _to_float(_load_row(dy_ptr, w, c, r0, H, W, C))
+    for start in range(r0, r0 + rows, UNROLLED):
+        for i in tl.static_range(UNROLLED):
+            r = start + i
+            below = _to_float(_load_row(dy_ptr, w, c, r + 1, H, W, C))
+            at = r.to(tl.int64) * (W * C)
+            for j in tl.static_range(WIDE):
+                mask = _mask(w + j, c, r, H, W, C)
+                p = tl.load(p_ptr + at + j * C, mask, other=0.0).to(tl.float32)
+                centered = gelu(p) - mean
+                v = tl.where(mask, centered * factor + bn_bias, 0.0)
+                sums = _correlated(above, here, below, v, sums, j)
+                dy_sum += here[j + 1]
+                dv = _weighted(above, here, below, k, 0.0, j)
+                tl.store(dv_ptr + at + j * C, dv.to(dv_ptr.dtype.element_ty), mask)
+                dv = tl.where(mask, dv, 0.0)
+                dv_sum += dv
+                product_sum += dv * centered
+            above, here = here, below
+    more = dy_sum * draw, dv_sum, product_sum * _channel(normalization_ptr + C, c, C)
+    _store_sums(sums_ptr, index, c, sums, draw, more, C)
+
+
+@triton.jit
+def _gelu_norm_backward(dv, p, mean, s, t, mask):
+    """Return the gradient of p without the factor of BatchNorm, from that of BatchNorm(GELU(p))."""
+    value, slope = gelu_and_slope(p.to(tl.float32))
+    return tl.where(mask, (dv.to(tl.float32) - s - (value - mean) * t) * slope, 0.0)
+
+
+@triton.jit
+def _row_of_dp(dv, p, mean, s, t, w, c, r, H, W, C: tl.constexpr):
+    """Return the columns w - 1 to w + 4 of a row of the gradient of p."""
+    return (
+        _gelu_norm_backward(dv[0], p[0], mean, s, t, _mask(w - 1, c, r, H, W, C)),
+        _gelu_norm_backward(dv[1], p[1], mean, s, t, _mask(w, c, r, H, W, C)),
+        _gelu_norm_backward(dv[2], p[2], mean, s, t, _mask(w + 1, c, r, H, W, C)),
+        _gelu_norm_backward(dv[3], p[3], mean, s, t, _mask(w + 2, c, r, H, W, C)),
+        _gelu_norm_backward(dv[4], p[4], mean, s, t, _mask(w + 3, c, r, H, W, C)),
+        _gelu_norm_backward(dv[5], p[5], mean, s, t, _mask(w + 4, c, r, H, W, C)),
+    )
+
+
+@triton.jit
+def first_backward_kernel(
+    dv_ptr,
+    p_ptr,
+    x_hat_ptr,
+    normalization_ptr,
+    bn_sums_ptr,
+    gamma_ptr,
+    norm_weight_ptr,
+    norm_bias_ptr,
+    k_ptr,
+    dx_hat_ptr,
+    sums_ptr,
+    H,
+    W,
+    rows,
+    C: tl.constexpr,
+    GROUPS: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """Compute the gradients of the first convolution, whose input is u = w x_hat + b."""
+    r0, w, c, index = _place(W, rows, C, GROUPS, BLOCK_C)
+    image = tl.program_id(1).to(tl.int64) * H * W * C
+    dv_ptr += image
+    p_ptr += image
+    x_hat_ptr += image + (w[:, None] * C + c[None])
+    dx_hat_ptr += image + (w[:, None] * C + c[None])
+    mean = _channel(normalization_ptr, c, C)
+    share = _channel(normalization_ptr + 4 * C, c, C)
+    s = share * _channel(bn_sums_ptr, c, C)
+    t = share * _channel(bn_sums_ptr + C, c, C) * _channel(normalization_ptr + C, c, C)
+    scale = _channel(normalization_ptr + 2 * C, c, C) * _channel(gamma_ptr, c, C)
+    weight = _channel(norm_weight_ptr, c, C)
+    bias = _channel(norm_bias_ptr, c, C)
+    k = _scaled(_flipped(_taps(k_ptr, c, C)), scale)
+    zero = tl.zeros((GROUPS, BLOCK_C), tl.float32)
+    sums = zero, zero, zero, zero, zero, zero, zero, zero, zero
+    dp_sum = zero
+    du_sum = zero
+    product_sum = zero
+    dv = _load_row(dv_ptr, w, c, r0 - 1, H, W, C)
+    p = _load_row(p_ptr, w, c, r0 - 1, H, W, C)
+    above = _row_of_dp(dv, p, mean, s, t, w, c, r0 - 1, H, W, C)
+    dv = _load_row(dv_ptr, w, c, r0, H, W, C)
+    p = _load_row(p_ptr, w, c, r0, H, W, C)
+    here = _row_of_dp(dv, p, mean, s, t, w, c, r0, H, W, C)
+    dv = _load_row(dv_ptr, w, c, r0 + 1, H, W, C)
+    p = _load_row(p_ptr, w, c, r0 + 1, H, W, C)
+    for start in range(r0, r0 + rows, UNROLLED):
+        for i in tl.static_range(UNROLLED):
+            r = start + i
+            below = _row_of_dp(dv, p, mean, s, t, w, c, r + 1, H, W, C)
+            dv = _load_row(dv_ptr, w, c, r + 2, H, W, C)
+            p = _load_row(p_ptr, w, c, r + 2, H, W, C)
+            at = r.to(tl.int64) * (W * C)
+            for j in tl.static_range(WIDE):
+                mask = _mask(w + j, c, r, H, W, C)
+                x_hat = tl.load(x_hat_ptr + at + j * C, mask, other=0.0).to(tl.float32)
+                u = tl.where(mask, x_hat * weight + bias, 0.0)
+                sums = _correlated(above, here, below, u, sums, j)
+                dp_sum += here[j + 1]
+                du = _weighted(above, here, below, k, 0.0, j)
+                dx_hat = (du * weight).to(dx_hat_ptr.dtype.element_ty)
+                tl.store(dx_hat_ptr + at + j * C, dx_hat, mask)
+                du_sum += tl.where(mask, du, 0.0)
+                product_sum += du * x_hat
+            above, here = here, below
+    _store_sums(sums_ptr, index, c, sums, scale, (dp_sum * scale, product_sum, du_sum), C)
+
+
+@triton.jit
+def _total(sums_ptr, i, c, P, C: tl.constexpr, BLOCK_P: tl.constexpr):
+    """Add up the partial sums number ``i`` of all programs."""
+    total = tl.zeros((BLOCK_P, c.shape[0]), tl.float32)
+    for start in range(0, P, BLOCK_P):
+        p = start + tl.arange(0, BLOCK_P)
+        at = (p.to(tl.int64) * SUMS + i)[:, None] * C + c[None]
+        total += tl.load(sums_ptr + at, (p < P)[:, None] & (c < C)[None], other=0.0)
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def _store(ptr, value, mask):
+    tl.store(ptr, value.to(ptr.dtype.element_ty), mask)
+
+
+@triton.jit
+def second_sums_kernel(
+    sums_ptr,
+    gamma_ptr,
+    k_ptr,
+    bias_ptr,
+    bn_sums_ptr,
+    dgamma_ptr,
+    dk_ptr,
+    dbias_ptr,
+    dbn_weight_ptr,
+    dbn_bias_ptr,
+    P,
+    C: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+):
+    """Finish the gradients of the second convolution, gamma and BatchNorm."""
+    c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    mask = c < C
+    gamma = tl.load(gamma_ptr + c, mask, other=0.0).to(tl.float32)
+    total = _total(sums_ptr, 9, c, P, C, BLOCK_P)
+    _store(dbias_ptr + c, gamma * total, mask)
+    dgamma = total * tl.load(bias_ptr + c, mask, other=0.0).to(tl.float32)
+    for i in tl.static_range(9):
+        total = _total(sums_ptr, i, c, P, C, BLOCK_P)
+        _store(dk_ptr + c * 9 + i, gamma * total, mask)
+        dgamma += total * tl.load(k_ptr + c * 9 + i, mask, other=0.0).to(tl.float32)
+    _store(dgamma_ptr + c, dgamma, mask)
+    total = _total(sums_ptr, 10, c, P, C, BLOCK_P)
+    tl.store(bn_sums_ptr + c, total, mask)
+    _store(dbn_bias_ptr + c, gamma * total, mask)
+    total = _total(sums_ptr, 11, c, P, C, BLOCK_P)
+    tl.store(bn_sums_ptr + C + c, total, mask)
+    _store(dbn_weight_ptr + c, gamma * total, mask)
+
+
+@triton.jit
+def first_sums_kernel(
+    sums_ptr,
+    dk_ptr,
+    dbias_ptr,
+    dnorm_weight_ptr,
+    dnorm_bias_ptr,
+    P,
+    C: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+):
+    """Finish the gradients of the first convolution and LayerNorm."""
+    c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    mask = c < C
+    for i in tl.static_range(9):
+        _store(dk_ptr + c * 9 + i, _total(sums_ptr, i, c, P, C, BLOCK_P), mask)
+    _store(dbias_ptr + c, _total(sums_ptr, 9, c, P, C, BLOCK_P), mask)
+    _store(dnorm_weight_ptr + c, _total(sums_ptr, 10, c, P, C, BLOCK_P), mask)
+    _store(dnorm_bias_ptr + c, _total(sums_ptr, 11, c, P, C, BLOCK_P), mask)
+
+
+class _Tiles:
+    """The programs that share the work on maps of B images of C channels and H x W tokens."""
+
+    def __init__(self, B: int, H: int, W: int, C: int) -> None:
+        columns = triton.cdiv(W, GROUPS * WIDE.value)
+        blocks = triton.cdiv(C, BLOCK_C)
+        rows = triton.cdiv(H, max(1, PROGRAMS // max(1, B * columns * blocks)))
+        rows = UNROLLED.value * triton.cdiv(rows, UNROLLED.value)
+        tiles = columns * triton.cdiv(H, rows)
+        self.size = H, W, rows
+        self.grid = blocks * tiles, B
+        self.P = B * tiles
+
+    def launch(self, kernel, C: int, *args: Tensor | None, **options: bool) -> None:
+        blocks = dict(GROUPS=GROUPS, BLOCK_C=BLOCK_C, num_warps=4)
+        launch(kernel, self.grid, *args, *self.size, C=C, **blocks, **options)
+
+
+def interaction_branch(
+    x: Tensor,
+    H: int,
+    W: int,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    eps: float,
+    conv1_weight: Tensor,
+    conv1_bias: Tensor,
+    bn: _BatchNorm,
+    bn_weight: Tensor,
+    bn_bias: Tensor,
+    conv2_weight: Tensor,
+    conv2_bias: Tensor,
+    gamma: Tensor,
+    draw: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Return x + draw * gamma * LPI(LayerNorm(x)).
+
+    Args:
+        x: Tokens.
+        H: Rows of tokens.
+        W: Columns of tokens.
+        norm_weight: Weight (C,) of LayerNorm.
+        norm_bias: Bias (C,) of LayerNorm.
+        eps: Added to the variances of LayerNorm.
+        conv1_weight: Weight (C, 1, 3, 3) of the first convolution.
+        conv1_bias: Bias (C,) of the first convolution.
+        bn: The layer between the convolutions, whose state selects batch or running statistics, and
+            whose running statistics are updated.
+        bn_weight: Weight (C,) of ``bn``.
+        bn_bias: Bias (C,) of ``bn``.
+        conv2_weight: Weight (C, 1, 3, 3) of the second convolution.
+        conv2_bias: Bias (C,) of the second convolution.
+        gamma: LayerScale (C,).
+        draw: Factor (B,) of each image in float32, for stochastic depth.
+        dtype: What the kernels pass to each other, by default the dtype of x.
+
+    Shape:
+        (B, N, C) to (B, N, C), N = H * W, in the dtype of x.
+    """
+    norm = norm_weight, norm_bias
+    convolutions = conv1_weight, conv1_bias, conv2_weight, conv2_bias
+    options = (H, W), eps, bn, draw, dtype or x.dtype
+    return _Interaction.apply(x, *norm, *convolutions, bn_weight, bn_bias, gamma, *options)
+
+
+class _Interaction(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx,
+        x: Tensor,
+        norm_weight: Tensor,
+        norm_bias: Tensor,
+        conv1_weight: Tensor,
+        conv1_bias: Tensor,
+        conv2_weight: Tensor,
+        conv2_bias: Tensor,
+        bn_weight: Tensor,
+        bn_bias: Tensor,
+        gamma: Tensor,
+        size: tuple[int, int],
+        eps: float,
+        bn: _BatchNorm,
+        draw: Tensor | None,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        x = x.contiguous()
+        B, _, C = x.shape
+        tiles = _Tiles(B, *size, C)
+        has_batch_statistics = uses_batch_statistics(bn)
+        x_hat, rstd = normalize(x, eps, dtype)
+        partials = x.new_empty(tiles.P, 3, C, dtype=torch.float32) if has_batch_statistics else None
+        values = torch.empty_like(x_hat)
+        first = x_hat, norm_weight, norm_bias, conv1_weight, conv1_bias
+        args = *first, None, None, None, values, partials
+        tiles.launch(convolution_kernel, C, *args, HAS_GELU=True)
+        if has_batch_statistics:
+            normalization = statistics(partials, bn, bn_weight, bn_bias, process_group(bn))
+        else:
+            normalization = running_statistics(bn, bn_weight, bn_bias)
+        out = torch.empty_like(x)
+        second = values, normalization[2], normalization[3], conv2_weight, conv2_bias
+        args = *second, gamma, draw, x, out, None
+        tiles.launch(convolution_kernel, C, *args, HAS_GELU=False)
+        ctx.tiles, ctx.group = tiles, process_group(bn)
+        parameters = norm_weight, norm_bias, conv1_weight, conv1_bias, conv2_weight, conv2_bias
+        state = x_hat, rstd, normalization, draw
+        ctx.save_for_backward(*state, *parameters, bn_weight, bn_bias, gamma)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x_hat, rstd, normalization, draw, *parameters = ctx.saved_tensors
+        norm_weight, norm_bias, k1, bias1, k2, bias2, _, bn_bias, gamma = parameters
+        tiles, C = ctx.tiles, x_hat.shape[-1]
+        dy = dy.contiguous()
+        p = torch.empty_like(x_hat)
+        args = x_hat, norm_weight, norm_bias, k1, bias1, None, None, None, p, None
+        tiles.launch(convolution_kernel, C, *args, HAS_GELU=False)
+        sums = x_hat.new_empty(tiles.P, SUMS.value, C, dtype=torch.float32)
+        dv = torch.empty_like(x_hat)
+        args = dy, p, normalization, bn_bias, k2, draw, dv, sums
+        tiles.launch(second_backward_kernel, C, *args)
+        gradients = [torch.empty_like(parameter) for parameter in parameters]
+        dnorm_weight, dnorm_bias, dk1, dbias1, dk2, dbias2, dbn_weight, dbn_bias, dgamma = gradients
+        bn_sums = sums.new_empty(2, C)
+        results = bn_sums, dgamma, dk2, dbias2, dbn_weight, dbn_bias
+        _finish(second_sums_kernel, sums, gamma, k2, bias2, *results)
+        bn_sums = sum_over_processes(bn_sums, ctx.group)
+        dx_hat = torch.empty_like(x_hat)
+        args = dv, p, x_hat, normalization, bn_sums, gamma, norm_weight, norm_bias, k1, dx_hat, sums
+        tiles.launch(first_backward_kernel, C, *args)
+        _finish(first_sums_kernel, sums, dk1, dbias1, dnorm_weight, dnorm_bias)
+        dx = normalize_backward(dx_hat, x_hat, rstd, dy)
+        return dx, *gradients, *[None] * 5
+
+
+def _finish(kernel, sums: Tensor, *args: Tensor) -> None:
+    P, _, C = sums.shape
+    grid = (triton.cdiv(C, SUMMED),)
+    launch(kernel, grid, sums, *args, P, C=C, BLOCK_C=SUMMED, BLOCK_P=128, num_warps=4)
