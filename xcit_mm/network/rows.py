@@ -30,6 +30,11 @@ class Rows:
         """The rows as an argument of a layer; none if no others exist, so that any layer works."""
         return () if self is ALONE else (self,)
 
+    @property
+    def of_pixels(self) -> 'Rows':
+        """The rows for layers that read or write pixels."""
+        return self
+
     def check(self, images: Tensor, check_size: Callable[[Sequence[int]], None]) -> None:
         """Check the size of the images with ``check_size``."""
         check_size(images.shape)
@@ -67,6 +72,10 @@ class RowsWithGaps(Rows):
 
     def __init__(self, valid: Tensor) -> None:
         self.valid = valid
+
+    @property
+    def of_pixels(self) -> Rows:
+        return ALONE
 
     def convolve(self, conv: nn.Module, x: Tensor) -> Tensor:
         return conv(x * self.valid)

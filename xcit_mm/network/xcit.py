@@ -138,7 +138,7 @@ class XCiT(BaseModule):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         rows = self.rows
         rows.check(x, self.check_size)
-        x = self.patch_embed(x, *rows.passed)  # (B, C, H, W)
+        x = self.patch_embed(x, *rows.of_pixels.passed)  # (B, C, H, W)
         H, W = x.shape[2:]
         x = rows.with_data(map_to_tokens(x + rows.position(self.pos_embeder, H, W)))  # (B, N, C)
 
@@ -156,7 +156,7 @@ class XCiT(BaseModule):
                 maps.append(fill_up(tokens, multiple) if self.pad_maps else tokens)
         levels = zip(self.levels, maps, strict=True)
         return tuple(
-            norm(resize(x, *(rows.passed if isinstance(resize, ConvStack) else ())))
+            norm(resize(x, *(rows.of_pixels.passed if isinstance(resize, ConvStack) else ())))
             for (_, _, resize, norm), x in levels
         )
 
