@@ -2,8 +2,9 @@
 
 With the normalized tokens x_hat = (x - mean) / deviation over the channels, a linear layer after
 LayerNorm is W (w x_hat + b_norm) + b = (W w) x_hat + (W b_norm + b). So the backward pass needs
-x_hat and 1 / deviation alone, and the gradients of w and b_norm follow from the gradient of the
-layer's weight (:func:`xcit_mm.network.fast.kernels.weights.unfold`).
+x_hat and 1 / deviation alone. With dW' and db the gradients of W w and of the whole bias,
+
+    dW = dW' w + db b_norm^T,  dw = sum of dW' W over the outputs,  db_norm = W^T db.
 
 Letters in shapes: B images, N tokens, C channels, P programs for each image.
 """
