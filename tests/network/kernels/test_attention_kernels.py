@@ -86,11 +86,11 @@ def with_mean(*size: int) -> Tensor:
 
 
 @pytest.fixture
-def in_one_tile(monkeypatch) -> Callable[[int], None]:
+def in_one_tile(monkeypatch) -> Callable[..., None]:
     """Let a program compute a whole small matrix, which saves the interpreter most of its time."""
 
-    def set_blocks(C: int) -> None:
-        for name in ('BLOCK', 'BLOCK_K', 'SMALL_TILE', 'STRIP'):
+    def set_blocks(C: int, products: bool = True) -> None:
+        for name in ('BLOCK', 'BLOCK_K', *(('SMALL_TILE', 'STRIP') if products else ())):
             monkeypatch.setattr(attention, name, triton.next_power_of_2(C))
 
     return set_blocks
@@ -98,7 +98,7 @@ def in_one_tile(monkeypatch) -> Callable[[int], None]:
 
 def test_the_branch_is_exact_in_float32():
     draw = torch.tensor([0.0, 1.25])
-    errors = compared(block_of(128, 4), with_mean(2, 66, 128), draw)
+    errors = compared(block_of(128, 4), with_mean(2, 33, 128), draw)
     assert max(errors.values()) < LIMIT, errors
 
 
@@ -110,7 +110,8 @@ def test_the_branch_is_exact_in_all_widths(in_one_tile, B, C, heads):
 
 
 @pytest.mark.parametrize('N, C, heads, eta', [(273, 128, 4, 1e-5), (66, 192, 4, 1.0)])
-def test_16_bits_are_not_less_exact_than_the_layers(N, C, heads, eta):
+def test_16_bits_are_not_less_exact_than_the_layers(in_one_tile, N, C, heads, eta):
+    in_one_tile(C, products=False)
     draw = torch.tensor([1.25])
     ratios = compared(block_of(C, heads, eta), with_mean(1, N, C), draw, torch.float16)
     assert max(ratios.values()) < 1, ratios
@@ -141,8 +142,7 @@ def test_the_operator_keeps_its_digits_if_the_mean_of_tokens_is_large(in_one_til
     exact = operator(x, *parameters)
     ours = operator(x.float(), *(p if p is None else p.float() for p in parameters))
     errors = [error(*pair) for pair in zip(ours, exact, strict=True)]
-    # The layer itself, in float32, is as far from float64.
-    assert max(errors) < 2e-5, errors
+    assert max(errors) < 1e-5, errors
 
 
 def test_an_empty_batch_has_gradients_of_zero():
@@ -248,7 +248,7 @@ OF_TOKENS = ('products_kernel', 'map_tokens_kernel', 'token_gradient_kernel')
 
 @pytest.mark.parametrize(
     'capability, C, dtype, names',
-    [(90, 384, 'bf16', None), (90, 768, 'bf16', OF_TOKENS[:1]), (80, 384, 'bf16', OF_TOKENS)],
+    [(90, 384, 'bf16', None), (80, 768, 'bf16', OF_TOKENS[:1])],
 )
 def test_kernels_compile_without_spills(compiled, capability, C, dtype, names):
     for kernel, types, options in signatures(C, 48, dtype):
