@@ -14,6 +14,7 @@ from xcit_mm.network.fast.kernels.attention import (
 )
 from xcit_mm.network.fast.kernels.conv_stack import conv_stack, norm_gelu
 from xcit_mm.network.fast.kernels.interaction import interaction_branch
+from xcit_mm.network.fast.kernels.mlp import mlp_branch
 from xcit_mm.network.layers import XCA, ConvPatchEmbed, XCABlock
 
 
@@ -98,4 +99,16 @@ def test_interaction_branch(training, dtype):
     draw = torch.ones(2)
     branch = nn.ParameterList([*norm.parameters(), *block.local_mp.parameters(), block.gamma3])
     out = checked(lambda x: interaction_branch(x, 5, 7, *before, *after, draw, dtype), x, branch)
+    assert out.shape == x.shape and out.dtype == x.dtype and out.is_contiguous()
+
+
+@pytest.mark.parametrize('dtype', [None, torch.bfloat16])
+def test_mlp_branch(dtype):
+    block = XCABlock(96, 2, 1.0, 0.0)
+    norm, (fc1, fc2) = block.norm2, block.mlp.children()
+    parameters = norm.weight, norm.bias, norm.eps, fc1.weight, fc1.bias, fc2.weight, fc2.bias
+    x = torch.empty(2, 35, 96, requires_grad=True)
+    last = block.gamma2, torch.ones(2), dtype
+    branch = nn.ParameterList([*norm.parameters(), *block.mlp.parameters(), block.gamma2])
+    out = checked(lambda x: mlp_branch(x, *parameters, *last), x, branch)
     assert out.shape == x.shape and out.dtype == x.dtype and out.is_contiguous()

@@ -46,6 +46,7 @@ from .norm import normalize_backward, normalize_with_sums, rows_of_program, toke
 EPS = tl.constexpr(1e-12)  # smallest norm by which a query or key is divided, as in F.normalize
 PROGRAMS = 264  # two for each of the 132 multiprocessors of an H100
 MIN_SHARE = 256  # tokens of a program that multiplies tokens by tokens
+SMALL_TILE = 64  # rows and columns of a tile of products, if C is small or float32 is split
 BLOCK = 64  # rows and columns of a tile of a small matrix
 STRIP = 16  # rows of a tile of products that a program adds up
 BLOCK_K = 32  # length of its products that are added up at a time
@@ -1430,7 +1431,7 @@ def _products(a: Tensor, z: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
     B, N, C = z.shape
     is_symmetric = a is z
     is_wide = z.dtype == torch.float32
-    TILE = 64 if C <= 192 or is_wide else 128
+    TILE = SMALL_TILE if C <= 192 or is_wide else 128
     TILE_J = 256 if TILE == 128 and C % 256 == 0 and not is_symmetric else TILE
     columns = triton.cdiv(C, TILE_J)
     pairs = columns * (columns + 1) // 2 if is_symmetric else triton.cdiv(C, TILE) * columns
@@ -1458,7 +1459,7 @@ def _products(a: Tensor, z: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         BLOCK_N=block_n,
         BLOCK_P=16,
         PRECISION=_precision(z),
-        num_warps=4 if TILE == 64 else 8,
+        num_warps=8 if TILE == 128 else 4,
         num_stages=3,
         **constants,
     )

@@ -2,8 +2,9 @@
 
 With the normalized tokens x_hat = (x - mean) / deviation over the channels, a linear layer after
 LayerNorm is W (w x_hat + b_norm) + b = (W w) x_hat + (W b_norm + b). So the backward pass needs
-x_hat and 1 / deviation alone, and the gradients of w and b_norm follow from the gradient of the
-layer's weight (:func:`xcit_mm.network.fast.kernels.weights.unfold`).
+x_hat and 1 / deviation alone. With dW' and db the gradients of W w and of the whole bias,
+
+    dW = dW' w + db b_norm^T,  dw = sum of dW' W over the outputs,  db_norm = W^T db.
 
 Letters in shapes: B images, N tokens, C channels, P programs for each image.
 """
@@ -101,7 +102,8 @@ def normalize(x: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor
     B, N, C = x.shape
     block_n = tokens_in_tile(C)
     rows = block_n * max(1, triton.cdiv(B * N, block_n * 8 * PROGRAMS))
-    return _normalize(x, eps, dtype, 1, B * N, rows)[:2]
+    x_hat, rstd, _ = _normalize(x.view(1, -1, C), eps, dtype, rows, has_sums=False)
+    return x_hat.view(x.shape), rstd.view(B, N)
 
 
 def normalize_with_sums(x: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -111,7 +113,7 @@ def normalize_with_sums(x: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tens
     added up.
     """
     B, N, _ = x.shape
-    return _normalize(x, eps, dtype, B, N, rows_of_program(B, N))
+    return _normalize(x, eps, dtype, rows_of_program(B, N), has_sums=True)
 
 
 def rows_of_program(B: int, N: int) -> int:
@@ -121,22 +123,21 @@ def rows_of_program(B: int, N: int) -> int:
 
 
 def _normalize(
-    x: Tensor, eps: float, dtype: torch.dtype, images: int, tokens: int, rows: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    C = x.shape[-1]
+    x: Tensor, eps: float, dtype: torch.dtype, rows: int, has_sums: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    B, N, C = x.shape
     x_hat = torch.empty_like(x, dtype=dtype)
-    rstd = x.new_empty(x.shape[:-1], dtype=torch.float32)
-    grid = triton.cdiv(tokens, rows), images
-    has_sums = images == len(x)
-    sums = x.new_empty((images, grid[0], C), dtype=torch.float32) if has_sums else None
+    rstd = x.new_empty((B, N), dtype=torch.float32)
+    P = triton.cdiv(N, rows)
+    sums = x.new_empty((B, P, C), dtype=torch.float32) if has_sums else None
     launch(
         normalize_kernel,
-        grid,
+        (P, B),
         x,
         x_hat,
         rstd,
         sums,
-        tokens,
+        N,
         rows,
         eps,
         C=C,
