@@ -6,9 +6,9 @@ from helpers.compiled_kernels import instructions
 from helpers.processes import in_processes
 from torch import nn
 from torch.nn import functional as F
-
 from xcit_mm.network.convolutions import ConvStack, flat_layers
-from xcit_mm.network.fast.kernels.conv_stack import (
+
+from xcit_mm.network.fast.kernels.norm_gelu import (
     backward_sums_kernel,
     conv_stack,
     is_conv_stack,

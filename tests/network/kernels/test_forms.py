@@ -1,4 +1,4 @@
-"""Whole blocks, stacks and backbones in kernels, by Triton's interpreter, against the layers."""
+"""Whole blocks and backbones in kernels, by Triton's interpreter, against the layers."""
 
 import copy
 
@@ -9,11 +9,13 @@ from helpers.small_xcit import small_xcit
 from torch import Tensor, nn
 
 from xcit_mm import XCiT, accelerate
-from xcit_mm.network.archs import ARCHS
-from xcit_mm.network.fast import form, gpu
+from xcit_mm.network.fast import cpu, form, gpu
+from xcit_mm.network.fast.kernels import attention
 from xcit_mm.network.layers import XCABlock
+from xcit_mm.network.rows import ALONE, Rows
 
 TOLERANCE = 3e-6
+LAYERS = 'xcit_mm.network.layers.fast_form'
 
 
 @pytest.fixture
@@ -35,87 +37,63 @@ def gradients(
     torch.autograd.backward(outputs, cotangents)
     values = {f'output {i}': y.detach() for i, y in enumerate(outputs)} | {'input': x.grad}
     values |= {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
-    return values | {n: b.clone() for n, b in module.named_buffers()}
+    return {n: v.double() for n, v in (*values.items(), *module.named_buffers())}
 
 
-def worst(values: dict[str, Tensor], exact: dict[str, Tensor]) -> float:
+def assert_same(values: dict[str, Tensor], exact: dict[str, Tensor], tolerance: float) -> None:
     assert values.keys() == exact.keys()
-    return max(relative_error(values[name].double(), exact[name].double()) for name in exact)
+    for name, value in exact.items():  # the gradient of a bias before BatchNorm is 0
+        error = (values[name] - value).norm() / value.norm().clamp_min(1)
+        assert error <= tolerance, name
 
 
-@pytest.mark.parametrize('training', [True, False])
-@pytest.mark.parametrize(
-    ('arch', 'B', 'H', 'W'),
-    [('n12', 2, 13, 21), ('t24', 1, 1, 19), ('s12', 3, 33, 2), ('m24', 1, 5, 7), ('l24', 2, 4, 6)],
-)
-def test_a_block_of_each_width(monkeypatch, arch, B, H, W, training):
-    C, _, heads, *_ = ARCHS[arch]
-    block = XCABlock(C, heads, eta=1.0, drop_path=0.0).train(training)
+def test_a_block(monkeypatch):
+    block, x = XCABlock(48, 3, eta=1.0, drop_path=0.0), torch.randn(2, 35, 48)
     randomize(block)
-    x = torch.randn(B, H * W, C)
-    exact = gradients(block.double(), x.double(), H, W)
+    exact = gradients(block.double(), x.double(), 5, 7)
     monkeypatch.setattr(form, 'cpu', gpu)
-    assert worst(gradients(block.float(), x, H, W), exact) <= TOLERANCE
+    assert_same(gradients(block.float(), x, 5, 7), exact, TOLERANCE)
 
 
-@pytest.mark.parametrize('eta', [1.0, 1e-5])
-def test_float16_is_no_less_exact_than_the_layers_under_autocast(monkeypatch, eta):
-    block = XCABlock(64, 4, eta=eta, drop_path=0.3)
+def test_float16_is_no_less_exact_than_the_layers_under_autocast(monkeypatch):
+    block = XCABlock(48, 3, eta=1.0, drop_path=0.3)
     randomize(block)
     with torch.no_grad():
         for gamma in (block.gamma1, block.gamma2, block.gamma3):
-            gamma *= eta
-    x, draws = torch.randn(3, 7 * 9, 64), [torch.tensor([1.5, 0, 1]).view(3, 1, 1)] * 3
-    args = 7, 9, form.ALONE, draws
-    exact = gradients(block.double(), x.double(), 7, 9, form.ALONE, [d.double() for d in draws])
-    block = block.float()
-    with monkeypatch.context() as patch:
-        patch.setattr('xcit_mm.network.layers.fast_form', lambda *args: None)
-        plain = gradients(block, x, *args, dtype=torch.float16)
-    with monkeypatch.context() as patch:
-        patch.setattr('xcit_mm.network.layers.fast_form', lambda *args: gpu)
-        kernels = gradients(block, x, *args, dtype=torch.float16)
-    for name, value in exact.items():
-        error, bound = (relative_error(v[name].double(), value.double()) for v in (kernels, plain))
-        assert error <= 1.1 * bound + 1e-6, name
+            gamma *= 1e-5
+    x, draws = torch.randn(2, 63, 48), [torch.tensor([0, 1.5]).view(2, 1, 1)] * 3
+    exact = gradients(block.double(), x.double(), 7, 9, ALONE, [d.double() for d in draws])
+    errors = []
+    for fast in (None, gpu):
+        monkeypatch.setattr(LAYERS, lambda *args, fast=fast: fast)
+        values = gradients(block.float(), x, 7, 9, ALONE, draws, dtype=torch.float16)
+        errors.append({name: relative_error(values[name], exact[name]) for name in exact})
+    for name, error in errors[1].items():
+        assert error <= 1.1 * errors[0][name] + 1e-6, name
 
 
-@pytest.mark.parametrize(
-    ('patch_size', 'options'),
-    [
-        (16, dict(with_cp=True)),
-        (8, dict(norm_eval=True, frozen_stages=2)),
-        (16, dict(pad_maps=True, out_norm=True, start_level=1)),
-    ],
-)
-def test_a_backbone_with_options(monkeypatch, patch_size, options):
-    model = small_xcit(patch_size, drop_path_rate=0.0, **options)
+def test_a_backbone_that_is_checkpointed(monkeypatch):
+    model = small_xcit(drop_path_rate=0.0, with_cp=True, pad_maps=True)
+    image = torch.randn(1, 3, 45, 61)
     randomize(model)
-    image = torch.randn(2, 3, 70, 101)
     exact = gradients(model.double(), image.double())
     monkeypatch.setattr(form, 'cpu', gpu)
-    assert worst(gradients(model.float(), image), exact) <= 1e-5
+    assert_same(gradients(model.float(), image), exact, 1e-5)
 
 
-def test_inference_equals_evaluation_with_a_gradient(in_kernels):
-    model, image = small_xcit(drop_path_rate=0.5).eval(), torch.randn(2, 3, 70, 101)
+def test_a_backbone_in_inference_and_in_float16(in_kernels):
+    model, image = small_xcit(drop_path_rate=0.5).eval(), torch.randn(1, 3, 45, 61)
     randomize(model)
     before = image.clone()
     with torch.no_grad():
         maps = model(image)
+    assert torch.equal(image, before)
     for a, b in zip(maps, model(image), strict=True):
         assert relative_error(a, b) <= TOLERANCE
-    assert torch.equal(image, before)
-
-
-def test_a_model_of_float16(in_kernels):
-    model, image = small_xcit().eval(), torch.randn(1, 3, 64, 64)
-    randomize(model)
-    maps = model(image)
-    model = model.half()
-    for narrow, wide in zip(model(image.half()), maps, strict=True):
-        assert narrow.dtype == torch.float16
-        assert relative_error(narrow.float(), wide) <= 5e-3
+    with torch.no_grad():
+        narrow = model.half()(image.half())
+    for a, b in zip(narrow, maps, strict=True):
+        assert a.dtype == torch.float16 and relative_error(a.float(), b) <= 5e-3
 
 
 def test_an_empty_batch(in_kernels):
@@ -127,25 +105,23 @@ def test_an_empty_batch(in_kernels):
 
 
 def test_an_accelerated_model_of_timm(monkeypatch):
-    timm = pytest.importorskip('timm')
-    model = timm.create_model('xcit_nano_12_p16_224').eval()
+    xcit = pytest.importorskip('timm.models.xcit')
+    model = xcit.Xcit(patch_size=16, embed_dim=32, depth=2, num_heads=2, num_classes=3).eval()
     randomize(model)
-    image = torch.randn(1, 3, 64, 96)
+    image = torch.randn(1, 3, 48, 64)
     with torch.no_grad():
         expected = model(image)
         monkeypatch.setattr(form, 'cpu', gpu)
         assert relative_error(accelerate(model)(image), expected) <= 1e-5
 
 
-def test_fifty_steps_of_training(monkeypatch):
+def test_steps_of_training(monkeypatch):
     def losses() -> list[float]:
         torch.manual_seed(0)
-        model = small_xcit(drop_path_rate=0.2).train()
-        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-        values = []
-        for _ in range(50):
-            maps = model(torch.randn(2, 3, 32, 32))
-            loss = sum((m - 1).square().mean() for m in maps)
+        block = XCABlock(32, 2, eta=1.0, drop_path=0.2)
+        optimizer, values = torch.optim.AdamW(block.parameters(), 1e-2), []
+        for _ in range(4):
+            loss = (block(torch.randn(1, 12, 32), 3, 4) - 1).square().mean()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -154,35 +130,48 @@ def test_fifty_steps_of_training(monkeypatch):
 
     expected = losses()
     monkeypatch.setattr(form, 'cpu', gpu)
-    assert losses() == pytest.approx(expected, rel=1e-3)
+    assert losses() == pytest.approx(expected, rel=1e-4)
     assert expected[-1] < expected[0]
 
 
-def test_a_kernel_that_fails_is_named_once_and_the_layers_compute(monkeypatch):
-    from xcit_mm.network.fast.kernels import launch
-
-    def fail(*args: object, **options: object) -> None:
-        raise launch.KernelError('kernel normalize_kernel cannot run: out of registers')
-
+@pytest.fixture
+def messages(monkeypatch):
+    """Ask for kernels as on a GPU, and collect what the log says."""
     messages = []
-    for name in ('attention', 'conv_stack', 'norm'):
-        monkeypatch.setattr(f'xcit_mm.network.fast.kernels.{name}.launch', fail)
-    monkeypatch.setattr(gpu, 'print_log', lambda message, *_: messages.append(message))
-    monkeypatch.setattr(gpu, '_works_for', {})
+
+    def fast_form(module: nn.Module, x: Tensor, rows: Rows) -> object:
+        return gpu if gpu.can_compute(module, x) else cpu
+
+    for user in ('layers', 'conv_stack'):
+        monkeypatch.setattr(f'xcit_mm.network.{user}.fast_form', fast_form)
     monkeypatch.setattr(gpu, '_has_kernels', lambda device: True)
+    monkeypatch.setattr(gpu, '_works_for', {})
+    monkeypatch.setattr(gpu, 'print_log', lambda message, *_: messages.append(message))
     monkeypatch.setattr(torch.cuda, 'is_current_stream_capturing', lambda: False)
-    model = small_xcit().eval()
-    block, x = model.blocks[0], torch.randn(1, 16, 32)
     gpu._explain.cache_clear()
-    assert not gpu.can_compute(block, x) and not gpu.can_compute(block, x)
+    return messages
+
+
+class Broken:
+    __name__ = 'broken_kernel'
+
+    def __getitem__(self, grid: tuple[int, ...]) -> None:
+        raise ValueError('out of registers')
+
+
+def test_a_kernel_that_fails_is_named_once_and_the_layers_compute(messages, monkeypatch):
+    model, image = small_xcit(drop_path_rate=0.0), torch.randn(1, 3, 45, 61)
+    expected = gradients(copy.deepcopy(model).double(), image.double())
+    assert not messages  # in float64, nobody expects kernels
+    monkeypatch.setattr(attention, 'slope_kernel', Broken())  # of the backward pass
+    assert_same(gradients(model, image), expected, 1e-4)
     assert messages == [
-        'XCiT computes with the layers of PyTorch instead of kernels on cpu: '
-        'kernel normalize_kernel cannot run: out of registers'
+        'XCiT computes with the layers of PyTorch instead of kernels on cpu: kernel broken_kernel '
+        'cannot run: ValueError: out of registers'
     ]
 
 
-def test_what_the_kernels_do_not_know_is_left_to_the_layers(monkeypatch):
-    monkeypatch.setattr(gpu, '_has_kernels', lambda device: True)
+def test_what_the_kernels_do_not_know_is_left_to_the_layers(messages, monkeypatch):
     monkeypatch.setattr(gpu, '_works', lambda module, x: True)
     model, x = XCiT('n12', 16), torch.randn(1, 16, 128)
     block, image = model.blocks[0], torch.randn(1, 3, 32, 32)

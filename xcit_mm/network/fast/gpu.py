@@ -25,9 +25,13 @@ _works_for: dict[Hashable, bool] = {}  # by what the compiled kernels depend on
 
 def can_compute(module: nn.Module, x: Tensor) -> bool:
     """Return whether the kernels can compute an unmodified block or stack for ``x``."""
+    if not can_launch(x):
+        return False
+    from .kernels.norm_gelu import is_conv_stack
+
     is_block = hasattr(module, 'local_mp')
-    is_known = _is_known_block(module) if is_block else _is_known_stack(flat_layers(module))
-    return is_known and can_launch(x) and _works(module, x)
+    is_known = _is_known_block(module) if is_block else is_conv_stack(flat_layers(module))
+    return is_known and _works(module, x)
 
 
 def can_launch(x: Tensor) -> bool:
@@ -79,7 +83,7 @@ def _norm(norm: nn.LayerNorm) -> tuple[Tensor, Tensor, float]:
 
 def conv_stack(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
     """Compute a :class:`.ConvStack` for a map (B, C, H, W)."""
-    from .kernels.conv_stack import conv_stack
+    from .kernels.norm_gelu import conv_stack
 
     return conv_stack(layers, x)
 
@@ -136,7 +140,7 @@ def _has_kernels(device: torch.device) -> bool:
         _explain(device, f'its compute capability is {own}, and they need {needed}')
         return False
     try:
-        from .kernels import attention, conv_stack, interaction, mlp  # noqa: F401
+        from .kernels import attention, interaction, mlp, norm_gelu  # noqa: F401
     except ImportError as error:
         _explain(device, f'Triton cannot be used ({reason(error)})')
         return False
@@ -173,11 +177,3 @@ def _is_depthwise(conv: nn.Conv2d, C: int) -> bool:
 
 def _has_statistics(norm: nn.Module) -> bool:
     return norm.affine and norm.track_running_stats
-
-
-def _is_known_stack(layers: Sequence[nn.Module]) -> bool:
-    """Return whether a stack is a convolution, followed by BatchNorm, GELU, convolution, ..."""
-    kinds = [(nn.Conv2d, nn.ConvTranspose2d), (nn.BatchNorm2d, nn.SyncBatchNorm), nn.GELU]
-    are_known = [isinstance(layer, kinds[i % 3]) for i, layer in enumerate(layers)]
-    norms = [layer for layer in layers if isinstance(layer, kinds[1])]
-    return all(are_known) and len(layers) % 3 > 0 and all(map(_has_statistics, norms))

@@ -1121,9 +1121,8 @@ class _Attention(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        number = len(Weights._fields)
-        weights = Weights(*ctx.saved_tensors[:number])
-        kept = Kept(*ctx.saved_tensors[number:])
+        tensors, number = ctx.saved_tensors, len(Weights._fields)  # a checkpoint unpacks them once
+        weights, kept = Weights(*tensors[:number]), Kept(*tensors[number:])
         needs_x, needs_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[3:])
         dx, gradients = _backward(dy.contiguous(), weights, kept, needs_x, needs_weights)
         return dx, None, None, *gradients
