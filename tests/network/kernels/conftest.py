@@ -13,6 +13,13 @@ from triton.runtime.jit import JITFunction
 from xcit_mm.network.fast import kernels
 
 
+class Interpreted(InterpretedFunction):
+    """A function that a kernel calls without patching Triton's language again, which is slow."""
+
+    def __call__(self, *args, **kwargs):
+        return self.rewrite()(*args, **kwargs)
+
+
 @pytest.fixture(autouse=True)
 def _interpreted(request, monkeypatch):
     """Replace kernels, and the functions of Triton that they call, for the time of a test."""
@@ -23,7 +30,9 @@ def _interpreted(request, monkeypatch):
     for module in (tl, tl.standard, *ours):
         for name, function in vars(module).copy().items():
             if isinstance(function, JITFunction):
-                monkeypatch.setattr(module, name, InterpretedFunction(function.fn))
+                is_of_triton = function.fn.__module__.startswith('triton.')
+                kind = InterpretedFunction if is_of_triton else Interpreted
+                monkeypatch.setattr(module, name, kind(function.fn))
     core = vars(tl.core).copy()
     with knobs.runtime.scope():
         knobs.runtime.interpret = True

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from xcit_mm.network.fast.kernels import mlp
-from xcit_mm.network.fast.kernels.mlp import mlp_branch
+from xcit_mm.network.fast.kernels.mlp import fold_mlp, mlp_branch
 from xcit_mm.network.layers import Mlp
 
 
@@ -56,6 +56,9 @@ def _wide(monkeypatch):
     monkeypatch.setattr(mlp, 'BLOCK_N', 64)
     monkeypatch.setattr(mlp, 'BLOCK_C', 512)
     monkeypatch.setattr(mlp, 'FLAT', 1 << 18)
+    monkeypatch.setattr(mlp, 'FOLDED', 256)
+    monkeypatch.setattr(mlp, 'SUMMED', 4096)
+    monkeypatch.setattr(mlp, 'UNFOLDED', 512)
 
 
 def check(C, B, N, has_draw=False):
@@ -75,7 +78,67 @@ def test_widths_of_architectures(C):
     check(C, 1, 9)
 
 
-@pytest.mark.parametrize(('B', 'N'), [(1, 1), (2, 66), (3, 273)])
+@pytest.mark.parametrize(('B', 'N'), [(1, 1), (2, 66), (3, 33)])
 def test_numbers_of_tokens(monkeypatch, B, N):
     monkeypatch.setattr(mlp, 'BLOCK_C', 32)
+    monkeypatch.setattr(mlp, 'UNFOLDED', 16)
+    monkeypatch.setattr(mlp, 'SUMMED', 64)
     check(40, B, N, has_draw=True)
+
+
+@pytest.mark.parametrize('gamma', [1, 1e-5])
+def test_float16_is_as_accurate_as_the_layers(gamma):
+    branch = Branch(64, gamma)
+    exact = deepcopy(branch).double()
+    x = torch.randn(2, 150, 64)
+    cotangent = torch.randn_like(x)
+    expected = results(exact, exact, x.double(), cotangent)
+    plain, fast = deepcopy(branch), deepcopy(branch)
+    with torch.autocast('cpu', torch.float16):
+        plain_values = results(plain, plain, x, cotangent)
+    values = results(fast, fast.fast, x, cotangent, None, torch.float16)
+    for output in (expected, plain_values, values):
+        output['output'] -= x
+    bounds = errors(plain_values, expected)
+    far = {
+        name: (e, bounds[name])
+        for name, e in errors(values, expected).items()
+        if e > 1.05 * bounds[name]
+    }
+    assert not far
+
+
+def test_parameters_of_16_bits():
+    branch = Branch(32).half()
+    exact = deepcopy(branch).double()
+    x = torch.randn(2, 50, 32).half()
+    cotangent = torch.randn_like(x)
+    expected = results(exact, exact, x.double(), cotangent)
+    errors_of_all = errors(results(branch, branch.fast, x, cotangent), expected)
+    assert max(errors_of_all.values()) < 3e-3
+
+
+def test_inference_leaves_its_input_and_folded_weights_alone():
+    branch = Branch(32)
+    x = torch.randn(2, 20, 32)
+    folded = fold_mlp(
+        *branch.norm.parameters(),
+        *branch.mlp.fc1.parameters(),
+        branch.mlp.fc2.weight,
+        torch.float32,
+    )
+    with torch.no_grad():
+        kept = x.clone(), [weight.clone() for weight in folded]
+        expected = branch.fast(x)
+        assert torch.equal(branch.fast(x, folded=folded), expected)
+    assert torch.equal(x, kept[0])
+    assert all(map(torch.equal, folded, kept[1]))
+
+
+def test_a_batch_without_images():
+    branch = Branch(16)
+    x = torch.randn(0, 12, 16, requires_grad=True)
+    y = branch.fast(x)
+    y.sum().backward()
+    assert y.shape == x.grad.shape == (0, 12, 16)
+    assert all((parameter.grad == 0).all() for parameter in branch.parameters())

@@ -52,48 +52,63 @@ SUMS = tl.constexpr(12)  # of a program in the backward pass of a convolution: n
 
 @triton.jit
 def _place(W, rows, C: tl.constexpr, GROUPS: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Return the first row, first column of each group, channels, and index of a program."""
+    """Return the first row of a program, first column of each group, channels, and an index.
+
+    Columns and channels are tiles (GROUPS, BLOCK_C), like all values that a thread holds.
+    """
     blocks: tl.constexpr = (C + BLOCK_C - 1) // BLOCK_C
     tile = tl.program_id(0) // blocks
-    c = (tl.program_id(0) % blocks) * BLOCK_C + tl.arange(0, BLOCK_C)
+    none = tl.zeros((GROUPS, BLOCK_C), tl.int32)
+    c = none + ((tl.program_id(0) % blocks) * BLOCK_C + tl.arange(0, BLOCK_C))[None]
     across = tl.cdiv(W, GROUPS * WIDE)
-    w = (tile % across) * (GROUPS * WIDE) + tl.arange(0, GROUPS) * WIDE
+    w = none + ((tile % across) * (GROUPS * WIDE) + tl.arange(0, GROUPS) * WIDE)[:, None]
     index = tl.program_id(1) * (tl.num_programs(0) // blocks) + tile
     return (tile // across) * rows, w, c, index
 
 
 @triton.jit
-def _mask(w, c, r, H, W, C: tl.constexpr):
-    """Return which values of row ``r`` are inside the image, for columns ``w``."""
+def _columns(w, c, W, C: tl.constexpr):
+    """Return which of the columns w - 1 to w + 4 are inside the image."""
     # All comparisons are of blocks: those of scalars are no masks in Triton's interpreter.
-    row = w * 0 + r
-    inside = ((w >= 0) & (w < W) & (row >= 0) & (row < H))[:, None]
-    if C // c.shape[0] * c.shape[0] != C:
-        inside = inside & (c < C)[None]
-    return inside
+    is_channel = c < C
+    return (
+        is_channel & (w > 0) & (w <= W),
+        is_channel & (w < W),
+        is_channel & (w + 1 < W),
+        is_channel & (w + 2 < W),
+        is_channel & (w + 3 < W),
+        is_channel & (w + 4 < W),
+    )
 
 
 @triton.jit
 def _channel(ptr, c, C: tl.constexpr):
-    return tl.load(ptr + c, c < C, other=0.0).to(tl.float32)[None]
+    return tl.load(ptr + c, c < C, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _taps_of_row(k_ptr, c, C: tl.constexpr):
+    """Return three taps of a kernel (C, 1, 3, 3)."""
+    k_ptr += c * 9
+    return (
+        tl.load(k_ptr, c < C, other=0.0).to(tl.float32),
+        tl.load(k_ptr + 1, c < C, other=0.0).to(tl.float32),
+        tl.load(k_ptr + 2, c < C, other=0.0).to(tl.float32),
+    )
 
 
 @triton.jit
 def _taps(k_ptr, c, C: tl.constexpr):
-    """Return the nine taps (1, BLOCK_C) of a kernel (C, 1, 3, 3), row by row."""
-    k_ptr += c * 9
-    mask = c < C
-    return (
-        tl.load(k_ptr, mask, other=0.0).to(tl.float32)[None],
-        tl.load(k_ptr + 1, mask, other=0.0).to(tl.float32)[None],
-        tl.load(k_ptr + 2, mask, other=0.0).to(tl.float32)[None],
-        tl.load(k_ptr + 3, mask, other=0.0).to(tl.float32)[None],
-        tl.load(k_ptr + 4, mask, other=0.0).to(tl.float32)[None],
-        tl.load(k_ptr + 5, mask, other=0.0).to(tl.float32)[None],
-        tl.load(k_ptr + 6, mask, other=0.0).to(tl.float32)[None],
-        tl.load(k_ptr + 7, mask, other=0.0).to(tl.float32)[None],
-        tl.load(k_ptr + 8, mask, other=0.0).to(tl.float32)[None],
-    )
+    """Return the nine taps of a kernel, row by row."""
+    above = _taps_of_row(k_ptr, c, C)
+    here = _taps_of_row(k_ptr + 3, c, C)
+    below = _taps_of_row(k_ptr + 6, c, C)
+    return above + here + below
+
+
+@triton.jit
+def _store(ptr, value, mask):
+    tl.store(ptr, value.to(ptr.dtype.element_ty), mask)
 
 
 @triton.jit
@@ -112,16 +127,18 @@ def _scaled(k, scale):
 
 
 @triton.jit
-def _load_row(ptr, w, c, r, H, W, C: tl.constexpr):
+def _load_row(ptr, columns, w, c, r, H, W, C: tl.constexpr):
     """Return the columns w - 1 to w + 4 of row ``r`` of an image, with zeros outside the image."""
-    ptr += r.to(tl.int64) * (W * C) + (w[:, None] * C + c[None])
+    ptr = (ptr + r.to(tl.int64) * (W * C)) + (w * C + c)
+    row = w * 0 + r
+    inside = (row >= 0) & (row < H)
     return (
-        tl.load(ptr - C, _mask(w - 1, c, r, H, W, C), other=0.0),
-        tl.load(ptr, _mask(w, c, r, H, W, C), other=0.0),
-        tl.load(ptr + C, _mask(w + 1, c, r, H, W, C), other=0.0),
-        tl.load(ptr + 2 * C, _mask(w + 2, c, r, H, W, C), other=0.0),
-        tl.load(ptr + 3 * C, _mask(w + 3, c, r, H, W, C), other=0.0),
-        tl.load(ptr + 4 * C, _mask(w + 4, c, r, H, W, C), other=0.0),
+        tl.load(ptr - C, columns[0] & inside, other=0.0),
+        tl.load(ptr, columns[1] & inside, other=0.0),
+        tl.load(ptr + C, columns[2] & inside, other=0.0),
+        tl.load(ptr + 2 * C, columns[3] & inside, other=0.0),
+        tl.load(ptr + 3 * C, columns[4] & inside, other=0.0),
+        tl.load(ptr + 4 * C, columns[5] & inside, other=0.0),
     )
 
 
@@ -176,6 +193,7 @@ def _flipped(k):
 @triton.jit
 def _store_sums(ptr, index, c, sums, scale, more, C: tl.constexpr):
     """Store the partial sums of the flipped taps, multiplied by ``scale``, and three more."""
+    c = tl.max(c, 0)
     ptr += index.to(tl.int64) * (SUMS * C) + c
     mask = c < C
     for i in tl.static_range(9):
@@ -185,32 +203,14 @@ def _store_sums(ptr, index, c, sums, scale, more, C: tl.constexpr):
 
 
 @triton.jit
-def _bias_row(k0, k1, k2, g, w, W):
-    """Return what a constant ``g`` gives through one row of taps, for each of four columns."""
-    middle = g * (k0 + k1 + k2)
-    w = w[:, None]
+def _add_constant(y, k, g, columns):
+    """Add what a constant ``g`` gives through a row of taps, where they are inside the image."""
+    left, middle, right = g * k[0], g * k[1], g * k[2]
     return (
-        middle - tl.where(w == 0, g * k0, 0.0) - tl.where(w + 1 >= W, g * k2, 0.0),
-        middle - tl.where(w + 2 >= W, g * k2, 0.0),
-        middle - tl.where(w + 3 >= W, g * k2, 0.0),
-        middle - tl.where(w + 4 >= W, g * k2, 0.0),
-    )
-
-
-@triton.jit
-def _biases(k_ptr, bias, scale, g, w, c, r, H, W, C: tl.constexpr):
-    """Return the bias of row ``r`` in four columns, with what ``g`` gives through taps inside."""
-    k = _taps(k_ptr, c, C)
-    above = _bias_row(k[0], k[1], k[2], g, w, W)
-    here = _bias_row(k[3], k[4], k[5], g, w, W)
-    below = _bias_row(k[6], k[7], k[8], g, w, W)
-    row = w[:, None] * 0 + r
-    first, last = row == 0, row == H - 1
-    return (
-        scale * (bias + here[0] + tl.where(first, 0.0, above[0]) + tl.where(last, 0.0, below[0])),
-        scale * (bias + here[1] + tl.where(first, 0.0, above[1]) + tl.where(last, 0.0, below[1])),
-        scale * (bias + here[2] + tl.where(first, 0.0, above[2]) + tl.where(last, 0.0, below[2])),
-        scale * (bias + here[3] + tl.where(first, 0.0, above[3]) + tl.where(last, 0.0, below[3])),
+        y[0] + tl.where(columns[0], left, 0.0) + middle + tl.where(columns[2], right, 0.0),
+        y[1] + tl.where(columns[1], left, 0.0) + middle + tl.where(columns[3], right, 0.0),
+        y[2] + tl.where(columns[2], left, 0.0) + middle + tl.where(columns[4], right, 0.0),
+        y[3] + tl.where(columns[3], left, 0.0) + middle + tl.where(columns[5], right, 0.0),
     )
 
 
@@ -241,58 +241,70 @@ def convolution_kernel(
     r0, w, c, index = _place(W, rows, C, GROUPS, BLOCK_C)
     image = tl.program_id(1).to(tl.int64) * H * W * C
     x_ptr += image
-    out_ptr += image + (w[:, None] * C + c[None])
     g = _channel(g_ptr, c, C)
     bias = _channel(bias_ptr, c, C)
     scale = g * 0.0 + 1.0
     if residual_ptr is not None:
-        residual_ptr += image + (w[:, None] * C + c[None])
         scale = _channel(gamma_ptr, c, C)
         if draw_ptr is not None:
             scale = scale * tl.load(draw_ptr + tl.program_id(1))
-    k = _scaled(_taps(k_ptr, c, C), _channel(f_ptr, c, C) * scale)
-    biases = _biases(k_ptr, bias, scale, g, w, c, r0, H, W, C)
+    g = g * scale
+    k = _taps(k_ptr, c, C)
+    columns = _columns(w, c, W, C)
+    sums_of_columns = k[0] + k[3] + k[6], k[1] + k[4] + k[7], k[2] + k[5] + k[8]
+    bias = bias * scale
+    biases = _add_constant((bias, bias, bias, bias), sums_of_columns, g, columns)
+    k = _scaled(k, _channel(f_ptr, c, C) * scale)
     reference = tl.zeros((GROUPS, BLOCK_C), tl.float32)
     total = tl.zeros((GROUPS, BLOCK_C), tl.float32)
     squares = tl.zeros((GROUPS, BLOCK_C), tl.float32)
-    above = _to_float(_load_row(x_ptr, w, c, r0 - 1, H, W, C))
-    here = _to_float(_load_row(x_ptr, w, c, r0, H, W, C))
-    ahead = _load_row(x_ptr, w, c, r0 + 1, H, W, C)
+    above = _to_float(_load_row(x_ptr, columns, w, c, r0 - 1, H, W, C))
+    here = _to_float(_load_row(x_ptr, columns, w, c, r0, H, W, C))
     for start in range(r0, r0 + rows, UNROLLED):
         for i in tl.static_range(UNROLLED):
             r = start + i
-            below = _to_float(ahead)
-            ahead = _load_row(x_ptr, w, c, r + 2, H, W, C)
-            if (r == 1) | (r == H - 1):
-                biases = _biases(k_ptr, bias, scale, g, w, c, r, H, W, C)
-            at = r.to(tl.int64) * (W * C)
+            below = _to_float(_load_row(x_ptr, columns, w, c, r + 1, H, W, C))
+            y = (
+                _weighted(above, here, below, k, biases[0], 0),
+                _weighted(above, here, below, k, biases[1], 1),
+                _weighted(above, here, below, k, biases[2], 2),
+                _weighted(above, here, below, k, biases[3], 3),
+            )
+            if r == 0:
+                y = _add_constant(y, _taps_of_row(k_ptr, c, C), -g, columns)
+            if r == H - 1:
+                y = _add_constant(y, _taps_of_row(k_ptr + 6, c, C), -g, columns)
+            at = image + r.to(tl.int64) * (W * C)
+            is_row = (w * 0 + r) < H
             for j in tl.static_range(WIDE):
-                y = _weighted(above, here, below, k, biases[j], j)
-                mask = _mask(w + j, c, r, H, W, C)
+                value = y[j]
+                mask = columns[j + 1] & is_row
                 if HAS_GELU:
-                    y = gelu(y)
+                    value = gelu(value)
                 if partials_ptr is not None:
                     if i == 0 and j == 0:
-                        reference = tl.where((w[:, None] * 0 + r) == r0, y, reference)
-                    difference = tl.where(mask, y - reference, 0.0)
+                        reference = tl.where((w * 0 + r) == r0, value, reference)
+                    difference = tl.where(mask, value - reference, 0.0)
                     total += difference
                     squares += difference * difference
                 if residual_ptr is not None:
-                    y += tl.load(residual_ptr + at + j * C, mask, other=0.0).to(tl.float32)
-                tl.store(out_ptr + at + j * C, y.to(out_ptr.dtype.element_ty), mask)
+                    x_ptrs = (residual_ptr + at) + (w * C + c) + j * C
+                    value += tl.load(x_ptrs, mask, other=0.0).to(tl.float32)
+                _store((out_ptr + at) + (w * C + c) + j * C, value, mask)
             above, here = here, below
     if partials_ptr is not None:
         # The statistics of each group, merged by Chan's formula (see batch_norm).
         columns = tl.minimum(tl.maximum(W - w, 0), WIDE)
-        count = (columns * tl.minimum(H - r0, rows)).to(tl.float32)[:, None]
+        count = (columns * tl.minimum(H - r0, rows)).to(tl.float32)
         shift = total / tl.maximum(count, 1.0)
         squares -= total * shift
         mean = reference + shift
         number = tl.sum(count, 0)
         merged = tl.sum(count * mean, 0) / number
         squares += count * (mean - merged[None]) * (mean - merged[None])
+        c = tl.max(c, 0)
         partials_ptr += index.to(tl.int64) * (3 * C) + c
-        tl.store(partials_ptr, number + c * 0.0, c < C)
+        tl.store(partials_ptr, number, c < C)
         tl.store(partials_ptr + C, merged, c < C)
         tl.store(partials_ptr + 2 * C, tl.sum(squares, 0), c < C)
 
@@ -322,8 +334,6 @@ def second_backward_kernel(
     r0, w, c, index = _place(W, rows, C, GROUPS, BLOCK_C)
     image = tl.program_id(1).to(tl.int64) * H * W * C
     dy_ptr += image
-    p_ptr += image + (w[:, None] * C + c[None])
-    dv_ptr += image + (w[:, None] * C + c[None])
     mean = _channel(normalization_ptr, c, C)
     factor = _channel(normalization_ptr + 2 * C, c, C)
     bn_bias = _channel(bn_bias_ptr, c, C)
@@ -331,27 +341,29 @@ def second_backward_kernel(
     if draw_ptr is not None:
         draw = draw * tl.load(draw_ptr + tl.program_id(1))
     k = _scaled(_flipped(_taps(k_ptr, c, C)), draw)
+    columns = _columns(w, c, W, C)
     zero = tl.zeros((GROUPS, BLOCK_C), tl.float32)
     sums = zero, zero, zero, zero, zero, zero, zero, zero, zero
     dy_sum = zero
     dv_sum = zero
     product_sum = zero
-    above = _to_float(_load_row(dy_ptr, w, c, r0 - 1, H, W, C))
-    here = _to_float(_load_row(dy_ptr, w, c, r0, H, W, C))
+    above = _to_float(_load_row(dy_ptr, columns, w, c, r0 - 1, H, W, C))
+    here = _to_float(_load_row(dy_ptr, columns, w, c, r0, H, W, C))
     for start in range(r0, r0 + rows, UNROLLED):
         for i in tl.static_range(UNROLLED):
             r = start + i
-            below = _to_float(_load_row(dy_ptr, w, c, r + 1, H, W, C))
-            at = r.to(tl.int64) * (W * C)
+            below = _to_float(_load_row(dy_ptr, columns, w, c, r + 1, H, W, C))
+            at = image + r.to(tl.int64) * (W * C)
+            is_row = (w * 0 + r) < H
             for j in tl.static_range(WIDE):
-                mask = _mask(w + j, c, r, H, W, C)
-                p = tl.load(p_ptr + at + j * C, mask, other=0.0).to(tl.float32)
+                mask = columns[j + 1] & is_row
+                p = tl.load((p_ptr + at) + (w * C + c) + j * C, mask, other=0.0).to(tl.float32)
                 centered = gelu(p) - mean
                 v = tl.where(mask, centered * factor + bn_bias, 0.0)
                 sums = _correlated(above, here, below, v, sums, j)
                 dy_sum += here[j + 1]
                 dv = _weighted(above, here, below, k, 0.0, j)
-                tl.store(dv_ptr + at + j * C, dv.to(dv_ptr.dtype.element_ty), mask)
+                _store((dv_ptr + at) + (w * C + c) + j * C, dv, mask)
                 dv = tl.where(mask, dv, 0.0)
                 dv_sum += dv
                 product_sum += dv * centered
@@ -361,22 +373,26 @@ def second_backward_kernel(
 
 
 @triton.jit
-def _gelu_norm_backward(dv, p, mean, s, t, mask):
+def _gelu_norm_backward(dv, p, s, t, mask):
     """Return the gradient of p without the factor of BatchNorm, from that of BatchNorm(GELU(p))."""
     value, slope = gelu_and_slope(p.to(tl.float32))
-    return tl.where(mask, (dv.to(tl.float32) - s - (value - mean) * t) * slope, 0.0)
+    return tl.where(mask, (dv.to(tl.float32) - s - value * t) * slope, 0.0)
 
 
 @triton.jit
-def _row_of_dp(dv, p, mean, s, t, w, c, r, H, W, C: tl.constexpr):
+def _row_of_dp(dv_ptr, p_ptr, s, t, columns, w, c, r, H, W, C: tl.constexpr):
     """Return the columns w - 1 to w + 4 of a row of the gradient of p."""
+    dv = _load_row(dv_ptr, columns, w, c, r, H, W, C)
+    p = _load_row(p_ptr, columns, w, c, r, H, W, C)
+    row = w * 0 + r
+    inside = (row >= 0) & (row < H)
     return (
-        _gelu_norm_backward(dv[0], p[0], mean, s, t, _mask(w - 1, c, r, H, W, C)),
-        _gelu_norm_backward(dv[1], p[1], mean, s, t, _mask(w, c, r, H, W, C)),
-        _gelu_norm_backward(dv[2], p[2], mean, s, t, _mask(w + 1, c, r, H, W, C)),
-        _gelu_norm_backward(dv[3], p[3], mean, s, t, _mask(w + 2, c, r, H, W, C)),
-        _gelu_norm_backward(dv[4], p[4], mean, s, t, _mask(w + 3, c, r, H, W, C)),
-        _gelu_norm_backward(dv[5], p[5], mean, s, t, _mask(w + 4, c, r, H, W, C)),
+        _gelu_norm_backward(dv[0], p[0], s, t, columns[0] & inside),
+        _gelu_norm_backward(dv[1], p[1], s, t, columns[1] & inside),
+        _gelu_norm_backward(dv[2], p[2], s, t, columns[2] & inside),
+        _gelu_norm_backward(dv[3], p[3], s, t, columns[3] & inside),
+        _gelu_norm_backward(dv[4], p[4], s, t, columns[4] & inside),
+        _gelu_norm_backward(dv[5], p[5], s, t, columns[5] & inside),
     )
 
 
@@ -405,45 +421,37 @@ def first_backward_kernel(
     image = tl.program_id(1).to(tl.int64) * H * W * C
     dv_ptr += image
     p_ptr += image
-    x_hat_ptr += image + (w[:, None] * C + c[None])
-    dx_hat_ptr += image + (w[:, None] * C + c[None])
     mean = _channel(normalization_ptr, c, C)
     share = _channel(normalization_ptr + 4 * C, c, C)
-    s = share * _channel(bn_sums_ptr, c, C)
     t = share * _channel(bn_sums_ptr + C, c, C) * _channel(normalization_ptr + C, c, C)
+    s = share * _channel(bn_sums_ptr, c, C) - mean * t
     scale = _channel(normalization_ptr + 2 * C, c, C) * _channel(gamma_ptr, c, C)
     weight = _channel(norm_weight_ptr, c, C)
     bias = _channel(norm_bias_ptr, c, C)
     k = _scaled(_flipped(_taps(k_ptr, c, C)), scale)
+    columns = _columns(w, c, W, C)
     zero = tl.zeros((GROUPS, BLOCK_C), tl.float32)
     sums = zero, zero, zero, zero, zero, zero, zero, zero, zero
     dp_sum = zero
     du_sum = zero
     product_sum = zero
-    dv = _load_row(dv_ptr, w, c, r0 - 1, H, W, C)
-    p = _load_row(p_ptr, w, c, r0 - 1, H, W, C)
-    above = _row_of_dp(dv, p, mean, s, t, w, c, r0 - 1, H, W, C)
-    dv = _load_row(dv_ptr, w, c, r0, H, W, C)
-    p = _load_row(p_ptr, w, c, r0, H, W, C)
-    here = _row_of_dp(dv, p, mean, s, t, w, c, r0, H, W, C)
-    dv = _load_row(dv_ptr, w, c, r0 + 1, H, W, C)
-    p = _load_row(p_ptr, w, c, r0 + 1, H, W, C)
+    above = _row_of_dp(dv_ptr, p_ptr, s, t, columns, w, c, r0 - 1, H, W, C)
+    here = _row_of_dp(dv_ptr, p_ptr, s, t, columns, w, c, r0, H, W, C)
     for start in range(r0, r0 + rows, UNROLLED):
         for i in tl.static_range(UNROLLED):
             r = start + i
-            below = _row_of_dp(dv, p, mean, s, t, w, c, r + 1, H, W, C)
-            dv = _load_row(dv_ptr, w, c, r + 2, H, W, C)
-            p = _load_row(p_ptr, w, c, r + 2, H, W, C)
-            at = r.to(tl.int64) * (W * C)
+            below = _row_of_dp(dv_ptr, p_ptr, s, t, columns, w, c, r + 1, H, W, C)
+            at = image + r.to(tl.int64) * (W * C)
+            is_row = (w * 0 + r) < H
             for j in tl.static_range(WIDE):
-                mask = _mask(w + j, c, r, H, W, C)
-                x_hat = tl.load(x_hat_ptr + at + j * C, mask, other=0.0).to(tl.float32)
+                mask = columns[j + 1] & is_row
+                x_ptrs = (x_hat_ptr + at) + (w * C + c) + j * C
+                x_hat = tl.load(x_ptrs, mask, other=0.0).to(tl.float32)
                 u = tl.where(mask, x_hat * weight + bias, 0.0)
                 sums = _correlated(above, here, below, u, sums, j)
                 dp_sum += here[j + 1]
                 du = _weighted(above, here, below, k, 0.0, j)
-                dx_hat = (du * weight).to(dx_hat_ptr.dtype.element_ty)
-                tl.store(dx_hat_ptr + at + j * C, dx_hat, mask)
+                _store((dx_hat_ptr + at) + (w * C + c) + j * C, du * weight, mask)
                 du_sum += tl.where(mask, du, 0.0)
                 product_sum += du * x_hat
             above, here = here, below
@@ -459,11 +467,6 @@ def _total(sums_ptr, i, c, P, C: tl.constexpr, BLOCK_P: tl.constexpr):
         at = (p.to(tl.int64) * SUMS + i)[:, None] * C + c[None]
         total += tl.load(sums_ptr + at, (p < P)[:, None] & (c < C)[None], other=0.0)
     return tl.sum(total, 0)
-
-
-@triton.jit
-def _store(ptr, value, mask):
-    tl.store(ptr, value.to(ptr.dtype.element_ty), mask)
 
 
 @triton.jit
@@ -538,8 +541,10 @@ class _Tiles:
         self.grid = blocks * tiles, B
         self.P = B * tiles
 
-    def launch(self, kernel, C: int, *args: Tensor | None, **options: bool) -> None:
-        blocks = dict(GROUPS=GROUPS, BLOCK_C=BLOCK_C, num_warps=4)
+    def launch(
+        self, kernel, C: int, *args: Tensor | None, registers: int = 128, **options: bool
+    ) -> None:
+        blocks = dict(GROUPS=GROUPS, BLOCK_C=BLOCK_C, num_warps=4, maxnreg=registers)
         launch(kernel, self.grid, *args, *self.size, C=C, **blocks, **options)
 
 
@@ -657,7 +662,7 @@ class _Interaction(torch.autograd.Function):
         bn_sums = sum_over_processes(bn_sums, ctx.group)
         dx_hat = torch.empty_like(x_hat)
         args = dv, p, x_hat, normalization, bn_sums, gamma, norm_weight, norm_bias, k1, dx_hat, sums
-        tiles.launch(first_backward_kernel, C, *args)
+        tiles.launch(first_backward_kernel, C, *args, registers=168)
         _finish(first_sums_kernel, sums, dk1, dbias1, dnorm_weight, dnorm_bias)
         dx = normalize_backward(dx_hat, x_hat, rstd, dy)
         return dx, *gradients, *[None] * 5

@@ -404,6 +404,8 @@ class _Mlp(torch.autograd.Function):
         norm_weight, norm_bias, fc1_weight, _, fc2_weight, fc2_bias, gamma = weights
         gradients = [torch.empty_like(weight) for weight in weights]
         dnorm_weight, dnorm_bias, dfc1, dbias1, dfc2, dbias2, dgamma = gradients
+        if not len(dy):  # no program would store the scale
+            return dy, *(gradient.zero_() for gradient in gradients), *[None] * 4
         dy = dy.contiguous()
         dv, scaled, scale, fc2_sums = _cast(dy, gamma, draw, x_hat.dtype)
         with torch.autocast(dy.device.type, enabled=False):
