@@ -14,8 +14,8 @@ which depends on no other token. The next pass adds it, because it recomputes th
 BatchNorm is in evaluation mode, in which it also computes each token separately.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ from ..network.ops.moments import from_sums, widened
 from ..network.rows import Rows, RowsWithGaps
 from ..progress import Progress, silent
 from ..scenes.geometry import Window
+from ..threads import ahead
 from .passes import HALO, TILE_TENSORS, Passes
 from .shards import Borrowed, Shards
 from .streamable import require_trainable
@@ -155,13 +156,12 @@ class TrainedPasses(Passes):
     def _tokens_of_tile(self) -> int:
         return super()._tokens_of_tile // 2  # because the graph takes several times the memory
 
-    @property
-    def bytes_of_tile(self) -> int:
-        return super().bytes_of_tile * TRAINED_TILE_TENSORS // TILE_TENSORS
+    def _bytes_of_tokens(self, tokens: int) -> int:
+        return super()._bytes_of_tokens(tokens) * TRAINED_TILE_TENSORS // TILE_TENSORS
 
     @property
     def demand(self) -> Demand:
-        return Demand(self.bytes_needed, self.bytes_of_tile)
+        return Demand(self.bytes_needed, self.bytes_of_tile, self.bytes_needed, self.device)
 
     @property
     def _gradient_dtype(self) -> torch.dtype:
@@ -336,15 +336,14 @@ class TrainedPasses(Passes):
         """Compute the gradients of the embedding of the patches."""
         layers = self.backbone.patch_embed, self.backbone.pos_embeder, of_moments.norm
         total = _Sums([p for layer in layers for p in _trained(layer)])
-        for tile in progress(self._own_tiles(self._patch_tile), 'gradients of patches'):
-            window = self._with_data(tile)
-            if window is None:
-                continue
-            with torch.enable_grad():
-                x = self._embedded(window, self._pixels_of(window))
-                outputs, gradients = [x], [output.file.read(window).to(x)]
-                of_moments.add(x, self._valid(window), outputs, gradients)
-            total.add(torch.autograd.grad(outputs, total.leaves, gradients, allow_unused=True))
+        windows = [*filter(None, map(self._with_data, self._own_tiles(self._patch_tile)))]
+        with closing(ahead(map(self._read_pixels, windows))) as read:
+            for window in progress(windows, 'gradients of patches'):
+                with torch.enable_grad():
+                    x = self._embedded(window, next(read))
+                    outputs, gradients = [x], [output.file.read(window).to(x)]
+                    of_moments.add(x, self._valid(window), outputs, gradients)
+                total.add(torch.autograd.grad(outputs, total.leaves, gradients, allow_unused=True))
         accumulate(total.leaves, total.over(self.shards))
 
     def _norm_backward(self, number: int, of_moments: OfMoments, progress: Progress) -> None:
@@ -369,19 +368,30 @@ def workspace_of(
     folder = Path(store, f'training_{shards.part}') if store else None
 
     def fits(limit: int) -> bool:
-        return shards.min(sum(passes.demand) <= limit)
+        return shards.min(passes.demand.of_memory <= limit)
 
-    if not fits(memory_limit(memory)):
-        if folder is not None:
-            require_writable(folder)
-        limit = memory_limit(memory) if folder is None else free_disk(folder)
-        while not fits(limit) and passes.every < passes.count:
-            passes.every += 1
+    # On a GPU, computing a layer again takes about as long as copying its tokens there and back.
+    if not _recomputes_until(passes, lambda: shards.min(passes.demand.fits_device)):
+        passes.every = 1
+        if not fits(memory_limit(memory)):
+            if folder is not None:
+                require_writable(folder)
+            limit = memory_limit(memory) if folder is None else free_disk(folder)
+            _recomputes_until(passes, lambda: fits(limit))
     passes.workspace = open_workspace(passes.demand, shards, memory, folder)
     try:
         yield
     finally:
         passes.workspace.remove()
+
+
+def _recomputes_until(passes: TrainedPasses, fits: Callable[[], bool]) -> bool:
+    """Keep fewer inputs of layers until they fit, and return whether they do."""
+    while not fits():
+        if passes.every == passes.count:
+            return False
+        passes.every += 1
+    return True
 
 
 @contextmanager

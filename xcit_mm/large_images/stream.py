@@ -142,11 +142,11 @@ def stream(
         passes = Passes(backbone, image, rows)
         _require_same_run(passes)
         dtype = torch.float32 if passes.dtype == torch.bfloat16 else passes.dtype
-        shards, needed = passes.shards, passes.bytes_needed
-        needed += sum(map(math.prod, passes.map_shapes)) * dtype.itemsize // shards.count
+        shards, tokens = passes.shards, passes.bytes_needed
+        needed = tokens + sum(map(math.prod, passes.map_shapes)) * dtype.itemsize // shards.count
         folder = Path(store, f'maps_{shards.part}') if store else None
-        tokens = folder / 'tokens' if folder else None
-        workspace = open_workspace(Demand(needed, passes.bytes_of_tile), shards, memory, tokens)
+        demand = Demand(needed, passes.bytes_of_tile, tokens, passes.device)
+        workspace = open_workspace(demand, shards, memory, folder / 'tokens' if folder else None)
         passes.workspace, maps = workspace, []
         try:
             passes.run()

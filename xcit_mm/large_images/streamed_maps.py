@@ -31,6 +31,7 @@ class Pyramid:
     Attributes:
         maps: A :class:`.LazyMap` for each level of the backbone.
         covered: The pixels (H, W) that the maps cover.
+        scale: See :class:`.Passes`.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Pyramid:
     ) -> None:
         self._tape, self._gradients = tape, gradients
         self._height, self._shards = passes.size[0], passes.shards
-        self._size, self.covered = passes.size, passes.covered
+        self._size, self.covered, self.scale = passes.size, passes.covered, passes.scale
         self._patch, self._device = passes.backbone.patch_size, passes.device
         self._stores = [passes.store(index + 1) for index, *_ in passes.backbone.levels]
         for store in self._stores:
