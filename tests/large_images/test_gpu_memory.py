@@ -9,10 +9,12 @@ from helpers import network_error, randomize, relative_error
 from helpers.small_xcit import small_xcit
 from torch import nn
 
+from xcit_mm import XCiT
 from xcit_mm.device import pinned, sent, sent_back
 from xcit_mm.errors import ArgumentError
 from xcit_mm.large_images import passes as layers
 from xcit_mm.large_images import stream, stream_backward, workspace
+from xcit_mm.large_images.backward import TrainedPasses, workspace_of
 from xcit_mm.large_images.free_memory import free_device_memory
 from xcit_mm.large_images.normalized import NormalizedImage
 from xcit_mm.large_images.passes import Passes, tile_scale
@@ -119,10 +121,8 @@ def test_maps_and_gradients_equal_those_of_the_whole_image(gpu_with, monkeypatch
         assert relative_error(parameter.grad, gradient) <= 1e-12
 
 
-def test_training_computes_layers_again_before_it_leaves_a_gpu(gpu_with, monkeypatch):
-    from xcit_mm.large_images.backward import TrainedPasses, workspace_of
-
-    backbone = small_xcit(8, norm_eval=True)
+def test_training_computes_layers_again_before_it_leaves_a_gpu(gpu_with):
+    backbone = XCiT('n12', 16, norm_eval=True)
     image = torch.zeros(3, 123, 161)
     demand = TrainedPasses(backbone, image).demand
     for share, is_again in (1.0, False), (0.9, True):
@@ -173,7 +173,7 @@ def test_nothing_waits_in_the_loops_over_tiles(normalizes, monkeypatch):
             passes.run()
         waits[rows], tokens[rows] = operations.waits, passes.store(passes.count - 1).array()
     assert waits[3] == waits[12]
-    assert sum(waits[3].values()) <= 3 * passes.count
+    assert sum(waits[3].values()) <= 4 * passes.count
     assert np.allclose(tokens[3], tokens[12], atol=1e-4)
 
 
