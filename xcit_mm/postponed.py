@@ -6,7 +6,7 @@ takes more than 150 MiB of memory and seconds.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -69,10 +69,11 @@ def _standing_in(names: Sequence[str]) -> Iterator[None]:
 class _Postponed(ModuleType):
     """A module that is imported when one of its functions is called."""
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith('__'):
             raise AttributeError(name)
-        return partial(_call, self.__name__, name)
+        submodule = sys.modules.get(f'{self.__name__}.{name}')
+        return submodule or partial(_call, self.__name__, name)
 
 
 def _call(module: str, function: str, *args: Any, **kwargs: Any) -> Any:
