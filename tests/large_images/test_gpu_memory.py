@@ -16,6 +16,7 @@ from xcit_mm.large_images import passes as layers
 from xcit_mm.large_images import stream, stream_backward, workspace
 from xcit_mm.large_images.backward import TrainedPasses, workspace_of
 from xcit_mm.large_images.free_memory import free_device_memory
+from xcit_mm.large_images.late_writes import LateWrites
 from xcit_mm.large_images.normalized import NormalizedImage
 from xcit_mm.large_images.passes import Passes, tile_scale
 from xcit_mm.large_images.shards import Shards
@@ -26,6 +27,7 @@ from xcit_mm.scenes.geometry import Window
 from xcit_mm.waits import counted
 
 GIB = 2**30
+OTHER = torch.device('meta')
 
 
 @pytest.fixture
@@ -181,3 +183,42 @@ def test_copies_between_the_cpu_and_itself_are_none():
     tensor = torch.ones(3)
     assert pinned(tensor, CPU) is tensor and sent(tensor, CPU) is tensor
     assert sent_back(tensor)() is tensor
+
+
+def test_tokens_that_a_gpu_gets_from_the_cpu_are_read_ahead_and_written_late(monkeypatch):
+    backbone = small_xcit(8).eval()
+    randomize(backbone)
+    image = torch.randn(3, 123, 161)
+    expected = stream(backbone, image, rows=3)
+    opened = Workspace.open
+
+    def open_elsewhere(*args, **options):
+        store = opened(*args, **options)
+        store.device = OTHER
+        return store
+
+    monkeypatch.setattr(Workspace, 'open', open_elsewhere)
+    monkeypatch.setattr(layers, 'LateWrites', lambda write, *_: LateWrites(write, OTHER, CPU))
+    for a, b in zip(stream(backbone, image, rows=3), expected, strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_a_late_write_waits_for_the_next_tile_and_none_follows_an_error():
+    windows = [Window(slice(n, n + 1), slice(0, 2)) for n in range(4)]
+    tokens, written = torch.ones(1, 2, 3), []
+    arguments = lambda window, *_: written.append(window), OTHER, CPU
+    with LateWrites(*arguments) as write:
+        write(windows[0], windows[0], tokens)
+        assert written == []
+        write(windows[1], windows[1], tokens)
+        assert written == windows[:1]
+        write(windows[2], None, None)  # without data: nothing is copied
+        assert written == [windows[0], windows[2]]
+    assert written == [windows[0], windows[2], windows[1]]
+    with pytest.raises(KeyError), LateWrites(*arguments) as write:
+        write(windows[3], windows[3], tokens)
+        raise KeyError
+    assert windows[3] not in written
+    with LateWrites(arguments[0], OTHER, OTHER) as write:
+        write(windows[3], windows[3], tokens)
+        assert windows[3] in written

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..device import widest_dtype
+from ..device import sent, widest_dtype
 from ..files import require_writable
 from ..network.fast.tracing import computed_dtype, without_autocast
 from ..network.layers import LPI, XCA, DropPath
@@ -263,7 +263,7 @@ class TrainedPasses(Passes):
     ) -> tuple[Tensor, Window]:
         """Return the tokens of a tile with its halo, and the window of them."""
         outer = window.grown(HALO, self.size)
-        return source.read(outer, borrowed).to(self.device), outer
+        return sent(source.read(outer, borrowed), self.device), outer
 
     def _layer_backward(
         self,
@@ -319,7 +319,7 @@ class TrainedPasses(Passes):
             x.requires_grad_(of_input is not None)
             with torch.enable_grad():
                 y = self._layer_on_tile(number, x, total.leaves[:2], outer, window)
-                outputs, gradients = [y], [output.file.read(window).to(y)]
+                outputs, gradients = [y], [sent(output.file.read(window), y.device).to(y)]
                 if of_moments is not None:
                     of_moments.add(y, self._valid(window), outputs, gradients)
             leaves = [*total.leaves, *([x] if of_input is not None else [])]
@@ -341,7 +341,7 @@ class TrainedPasses(Passes):
             for window in progress(windows, 'gradients of patches'):
                 with torch.enable_grad():
                     x = self._embedded(window, next(read))
-                    outputs, gradients = [x], [output.file.read(window).to(x)]
+                    outputs, gradients = [x], [sent(output.file.read(window), x.device).to(x)]
                     of_moments.add(x, self._valid(window), outputs, gradients)
                 total.add(torch.autograd.grad(outputs, total.leaves, gradients, allow_unused=True))
         accumulate(total.leaves, total.over(self.shards))
@@ -353,7 +353,7 @@ class TrainedPasses(Passes):
         for window in progress(tiles, 'gradients of the first norm'):
             outputs, gradients = [], []
             with torch.enable_grad():
-                tokens = self.store(number).read(window).to(self.device)
+                tokens = sent(self.store(number).read(window), self.device)
                 of_moments.add(tokens, self._valid(window), outputs, gradients)
             total.add(torch.autograd.grad(outputs, total.leaves, gradients, allow_unused=True))
         accumulate(total.leaves, total.over(self.shards))

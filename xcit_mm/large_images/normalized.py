@@ -137,7 +137,7 @@ class NormalizedImage:
             return [torch.empty(*inside.size, self.shape[0], dtype=torch.uint8)]
         pixels, valid = self._filled(inside)
         parts = [pixels] if valid is None or self._fill is not None else [pixels, valid]
-        return [torch.from_numpy(np.ascontiguousarray(part)) for part in parts]
+        return [_as_tensor(part) for part in parts]
 
     def normalize(self, window: Window, pixels: Tensor, valid: Tensor | None = None) -> Tensor:
         """Normalize a window of :meth:`unnormalized` on any device, bit for bit as if indexed."""
@@ -175,6 +175,13 @@ class NormalizedImage:
                 values *= valid
             image[(slice(None), *inside.within(window))] = values
         return torch.from_numpy(image[channels])
+
+
+def _as_tensor(array: np.ndarray) -> Tensor:
+    """Return an array as a tensor, in the order of its values in memory."""
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy(order='K')  # a copy in another order takes longer than reading
+    return torch.from_numpy(array)
 
 
 def padded_size(preprocessor: nn.Module, size: tuple[int, int]) -> tuple[int, int]:

@@ -9,7 +9,7 @@ layer is added in the same pass. The tokens equal the tokens of the whole image,
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -33,6 +33,7 @@ from ..progress import Progress, silent
 from ..scenes.geometry import Window, around, grown, length, tiles
 from ..threads import ahead
 from .free_memory import free_device_memory
+from .late_writes import LateWrites
 from .shards import Borrowed, Shards
 from .streamable import require_streamable
 from .token_files import TokenFile
@@ -153,7 +154,7 @@ class Passes:
             side = max(1, min(self.statistics_window // 2, math.isqrt(self.scale * TILE_TOKENS)))
             return side, side
         limit = MAX_COLUMNS * math.isqrt(self.scale)
-        columns = -(-W // -(-W // (limit // 2))) if W > limit else W
+        columns = W if limit >= W else -(-W // -(-W // (limit // 2)))
         return max(1, self._tokens_of_tile // columns), columns
 
     @property
@@ -210,6 +211,8 @@ class Passes:
                 sums = self._embed(store, progress)
             sums = self._summed(number, sums)
             self.workspace.finish(PASSES, number + 1, store)
+            if not number:
+                release_memory()  # the tensors of patches have other sizes than those of layers
             self.shards.barrier()  # no process repeats this pass, which needs the store before it
             if number and number - 1 not in self._kept:
                 self._free(number - 1)
@@ -364,26 +367,47 @@ class Passes:
         if self.statistics_window is None:
             attention = self._attention(number, sums, partial(self._precise_sums, block, source))
         sums, total = self._no_sums(), 0
-        for window in progress(self._own_tiles(self.tile), f'layer {number} of {self.count - 1}'):
-            computed, tokens = self._with_data(window), None
-            if computed is not None:
-                if self.statistics_window is not None:
-                    area = self._window_around(window)
-                    near = self._tokens_with_data(area, source.read(area, borrowed))
-                    precise = partial(_precise_sums_of, block, near)
-                    near_sums = sums_of_products(block.norm1(near))
-                    attention = self._attention(number, near_sums, precise)
-                outer = computed.grown(HALO, self.size)
-                x = source.read(outer, borrowed)
-                tokens = self._layer_on_tile(number, x.to(self.device), attention, outer, computed)
-            if computed == window:
-                total += source.sum_of(window, x[tuple(window.within(outer))])
-            else:
-                total += source.sum_of(window, source.read(window))
-            self._write(store, window, computed, tokens)
-            sums += self._sums_of(number, computed, tokens)
+        own_tiles = self._own_tiles(self.tile)
+        parts = [self._with_data(window) for window in own_tiles]
+        late_writes = LateWrites(partial(self._write, store), self.device, store.device)
+        with closing(self._with_halos(source, parts, borrowed)) as read, late_writes as write:
+            pairs = list(zip(own_tiles, parts, strict=True))
+            for window, computed in progress(pairs, f'layer {number} of {self.count - 1}'):
+                tokens = None
+                if computed is not None:
+                    if self.statistics_window is not None:
+                        area = self._window_around(window)
+                        near = self._tokens_with_data(area, source.read(area, borrowed))
+                        precise = partial(_precise_sums_of, block, near)
+                        near_sums = sums_of_products(block.norm1(near))
+                        attention = self._attention(number, near_sums, precise)
+                    x, outer = next(read)
+                    x_on_device = sent(x, self.device)
+                    tokens = self._layer_on_tile(number, x_on_device, attention, outer, computed)
+                if computed == window:
+                    total += source.sum_of(window, x[tuple(window.within(outer))])
+                else:
+                    total += source.sum_of(window, source.read(window))
+                write(window, computed, tokens)
+                sums += self._sums_of(number, computed, tokens)
         source.require_sum(total)  # the file may have been changed since it was written
         return sums
+
+    def _with_halos(
+        self, source: TokenFile, windows: Iterable[Window | None], borrowed: Borrowed
+    ) -> Iterator[tuple[Tensor, Window]]:
+        """Yield the tokens of windows with their halos, and the windows of them.
+
+        Tokens that a GPU gets from the CPU are read ahead of it.
+        """
+
+        def read(window: Window) -> tuple[Tensor, Window]:
+            outer = window.grown(HALO, self.size)
+            tokens = source.read(outer, borrowed)
+            return pinned(tokens, self.device), outer
+
+        parts = map(read, filter(None, windows))
+        return ahead(parts) if source.device != self.device else (part for part in parts)
 
     def _attention(
         self, number: int, sums: Tensor, precise: Callable[[], Tensor]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..device import sent
 from ..network.xcit import STRIDES
 from ..scenes.geometry import Span, Window, grown, shifted
 from .axes import Axis
@@ -103,7 +104,7 @@ class Pyramid:
 
         def compute(window: Window) -> Tensor:
             tokens = Window(*map(tokens_of, self._size, window))
-            x = store.read(tokens, self._borrowed[number]).to(self._device)
+            x = sent(store.read(tokens, self._borrowed[number]), self._device)
             if self._tape is not None:
                 x = self._tape.window(x, partial(self._gradients[number].add, tokens))
             x = x.permute(2, 0, 1)[None]
