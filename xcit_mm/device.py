@@ -113,6 +113,11 @@ def release_memory() -> None:
         torch.cuda.empty_cache()
     if torch.backends.mps.is_available():
         torch.mps.empty_cache()
+    trim_memory()
+
+
+def trim_memory() -> None:
+    """Return what the C library keeps of freed memory to the operating system, in milliseconds."""
     trim = getattr(ctypes.pythonapi, 'malloc_trim', None)  # of glibc
     if trim is not None:
         trim(0)

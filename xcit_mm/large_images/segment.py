@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..device import sent_back
+from ..device import sent_back, trim_memory
 from ..errors import UserError
 from ..predictions.no_label import no_label
 from ..predictions.resized_labels import bilinear, labels_of_resized
@@ -17,7 +17,7 @@ from ..scenes.geometry import Window, tiles
 from .lazy import LazyMap
 from .passes import Passes
 from .streamed_maps import Pyramid
-from .token_files import TokenFile
+from .token_files import CPU, TokenFile
 
 MAX_TILE = 512  # pixels
 MAX_SCORES = 2**24  # scores of a tile: 64 MiB
@@ -112,7 +112,7 @@ def label(
     label_window = _labels_of_windows(logits, covered, model.align_corners)
     for number, row in enumerate(of_rows[done:], done + 1):
         what = f'{next(iter(made))}, row {number} of {len(of_rows)}'
-        before = None
+        waiting = []
         for window in progress(list(tiles(row, (side, side))), what):
             valid = passes.pixels_with_data(window)
             found = {}
@@ -122,11 +122,13 @@ def label(
                 else:
                     found = _outputs(scores.read(window)[0].float(), head, made)
             found = {name: sent_back(values) for name, values in found.items()}
-            if before is not None:  # a GPU has this tile to compute meanwhile
-                _write(stores, *before)
-            before = window, found, valid
-        _write(stores, *before)
+            waiting.append((window, found, valid))
+            if passes.device == CPU or len(waiting) > 1:  # a GPU computes this tile meanwhile
+                _write(stores, *waiting.pop(0))
+        for tile in waiting:
+            _write(stores, *tile)
         workspace.finish(LABELS, number, *stores.values())
+        trim_memory()  # windows at borders have other sizes, which leave holes
     return stores
 
 
