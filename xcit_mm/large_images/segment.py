@@ -125,10 +125,10 @@ def label(
             waiting.append((window, found, valid))
             if passes.device == CPU or len(waiting) > 1:  # a GPU computes this tile meanwhile
                 _write(stores, *waiting.pop(0))
+            trim_memory()  # the C library would keep most of what a tile has freed
         for tile in waiting:
             _write(stores, *tile)
         workspace.finish(LABELS, number, *stores.values())
-        trim_memory()  # windows at borders have other sizes, which leave holes
     return stores
 
 
