@@ -1,11 +1,13 @@
-"""The device and the dtype that a model computes with, and freed memory."""
+"""The device and the dtype that a model computes with, copies to it and back, and freed memory."""
 
 import ctypes
 import gc
 import os
+from collections.abc import Callable
 from functools import cache
 
 import torch
+from torch import Tensor
 
 from .errors import ArgumentError, reason
 
@@ -77,6 +79,33 @@ def widest_dtype(device: torch.device) -> torch.dtype:
     return torch.float64 if device.type in ('cpu', 'cuda') else torch.float32
 
 
+def pinned(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor of the CPU whose copy to a GPU does not wait; for other devices, itself."""
+    is_copied = device.type == 'cuda' and tensor.device.type == 'cpu'
+    return tensor.pin_memory() if is_copied else tensor
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device; the copy to a GPU does not wait until the GPU is idle."""
+    return pinned(tensor, device).to(device, non_blocking=device.type == 'cuda')
+
+
+def sent_back(tensor: Tensor) -> Callable[[], Tensor]:
+    """Start to copy a tensor to the CPU, and return a function that waits for the copy."""
+    if tensor.device.type != 'cuda':
+        return tensor.cpu
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    copy.copy_(tensor, non_blocking=True)
+    is_done = torch.cuda.Event()
+    is_done.record(torch.cuda.current_stream(tensor.device))
+
+    def wait() -> Tensor:
+        is_done.synchronize()
+        return copy
+
+    return wait
+
+
 def release_memory() -> None:
     """Return freed memory to the operating system."""
     gc.collect()
@@ -84,6 +113,11 @@ def release_memory() -> None:
         torch.cuda.empty_cache()
     if torch.backends.mps.is_available():
         torch.mps.empty_cache()
+    trim_memory()
+
+
+def trim_memory() -> None:
+    """Return what the C library keeps of freed memory to the operating system, in milliseconds."""
     trim = getattr(ctypes.pythonapi, 'malloc_trim', None)  # of glibc
     if trim is not None:
         trim(0)

@@ -10,13 +10,15 @@ import sys
 
 import pytest
 import torch
-from helpers import ROOT, detectors
+from helpers import ROOT, detectors, randomize, relative_error
 from helpers.runs import DETECTOR, UNDRAWN
+from helpers.small_xcit import small_xcit
 from torch import Tensor, nn
 
 from xcit_mm.benchmark.whole_models import _samples, _with_objects
 from xcit_mm.graphs import GraphedModel, graphed_part
 from xcit_mm.graphs.captured import Captured
+from xcit_mm.large_images import passes, stream, stream_backward, workspace
 
 pytestmark = [
     pytest.mark.gpu,
@@ -140,3 +142,27 @@ def test_a_training_under_torchrun_learns_and_is_evaluated(tmp_path, shapes_root
     first, *_, last = (json.loads(line)['loss'] for line in lines)  # means of ten steps
     assert last < 0.8 * first
     assert 'coco/bbox_mAP_50' in json.loads((tmp_path / 'metrics.jsonl').read_text())
+
+
+@pytest.mark.parametrize('memory', ['gpu', 'cpu', 'files'])
+def test_streamed_maps_and_gradients_equal_those_of_the_whole_image(memory, tmp_path, monkeypatch):
+    """The tokens are on the GPU, or are copied to it from the CPU or from files."""
+    monkeypatch.setattr(passes, 'TILE_TOKENS', 64)
+    monkeypatch.setattr(passes, 'GPU_TILE_TOKENS', 256)
+    if memory != 'gpu':
+        monkeypatch.setattr(workspace, 'free_device_memory', lambda device: 0)
+    backbone = small_xcit(8, norm_eval=True).double().cuda()
+    randomize(backbone)
+    image = torch.randn(3, 250, 347).double()
+    maps = backbone(image[None].cuda())
+    gradients = [torch.randn_like(m) for m in maps]
+    torch.autograd.backward(maps, gradients)
+    expected = [p.grad.clone() for p in backbone.parameters()]
+    backbone.zero_grad()
+    options = dict(memory=0, store=tmp_path) if memory == 'files' else dict(memory=2**30)
+    for streamed, whole in zip(stream(backbone.eval(), image, **options), maps, strict=True):
+        assert relative_error(torch.from_numpy(streamed), whole[0].cpu()) <= 1e-10
+    backbone.zero_grad()
+    stream_backward(backbone, image, [g[0].cpu() for g in gradients], **options)
+    for parameter, gradient in zip(backbone.parameters(), expected, strict=True):
+        assert relative_error(parameter.grad, gradient) <= 1e-10

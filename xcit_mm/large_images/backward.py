@@ -14,8 +14,8 @@ which depends on no other token. The next pass adds it, because it recomputes th
 BatchNorm is in evaluation mode, in which it also computes each token separately.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..device import widest_dtype
+from ..device import sent, widest_dtype
 from ..files import require_writable
 from ..network.fast.tracing import computed_dtype, without_autocast
 from ..network.ops.gram import affine_map, map_tokens
@@ -32,6 +32,7 @@ from ..network.ops.sums import from_sums
 from ..network.rows import ALONE, RowsWithGaps
 from ..progress import Progress, silent
 from ..scenes.geometry import Window
+from ..threads import ahead
 from .passes import HALO, TILE_TENSORS, Passes
 from .shards import Borrowed, Shards
 from .streamable import require_trainable
@@ -113,13 +114,12 @@ class TrainedPasses(Passes):
     def _tokens_of_tile(self) -> int:
         return super()._tokens_of_tile // 2  # because the graph takes several times the memory
 
-    @property
-    def bytes_of_tile(self) -> int:
-        return super().bytes_of_tile * TRAINED_TILE_TENSORS // TILE_TENSORS
+    def _bytes_of_tokens(self, tokens: int) -> int:
+        return super()._bytes_of_tokens(tokens) * TRAINED_TILE_TENSORS // TILE_TENSORS
 
     @property
     def demand(self) -> Demand:
-        return Demand(self.bytes_needed, self.bytes_of_tile)
+        return Demand(self.bytes_needed, self.bytes_of_tile, self.bytes_needed, self.device)
 
     @property
     def _gradient_dtype(self) -> torch.dtype:
@@ -231,7 +231,7 @@ class TrainedPasses(Passes):
     ) -> tuple[Tensor, Window]:
         """Return the tokens of a tile with its halo, and the window of them."""
         outer = window.grown(HALO, self.size)
-        return source.read(outer, borrowed).to(self.device), outer
+        return sent(source.read(outer, borrowed), self.device), outer
 
     def _layer_backward(
         self,
@@ -287,7 +287,7 @@ class TrainedPasses(Passes):
             x.requires_grad_(of_input is not None)
             with torch.enable_grad():
                 y = self._layer_on_tile(number, x, total.leaves[:2], outer, window)
-                outputs, gradients = [y], [output.file.read(window).to(y)]
+                outputs, gradients = [y], [sent(output.file.read(window), y.device).to(y)]
                 if of_moments is not None:
                     of_moments.add(y, self._valid(window), outputs, gradients)
             leaves = [*total.leaves, *([x] if of_input is not None else [])]
@@ -304,15 +304,14 @@ class TrainedPasses(Passes):
         """Compute the gradients of the embedding of the patches."""
         layers = self.backbone.patch_embed, self.backbone.pos_embeder, of_moments.norm
         total = _Sums([p for layer in layers for p in _trained(layer)])
-        for tile in progress(self._own_tiles(self._patch_tile), 'gradients of patches'):
-            window = self._with_data(tile)
-            if window is None:
-                continue
-            with torch.enable_grad():
-                x = self._embedded(window, self._pixels_of(window))
-                outputs, gradients = [x], [output.file.read(window).to(x)]
-                of_moments.add(x, self._valid(window), outputs, gradients)
-            total.add(torch.autograd.grad(outputs, total.leaves, gradients, allow_unused=True))
+        windows = [*filter(None, map(self._with_data, self._own_tiles(self._patch_tile)))]
+        with closing(ahead(map(self._read_pixels, windows))) as read:
+            for window in progress(windows, 'gradients of patches'):
+                with torch.enable_grad():
+                    x = self._embedded(window, next(read))
+                    outputs, gradients = [x], [sent(output.file.read(window), x.device).to(x)]
+                    of_moments.add(x, self._valid(window), outputs, gradients)
+                total.add(torch.autograd.grad(outputs, total.leaves, gradients, allow_unused=True))
         accumulate(total.leaves, total.over(self.shards))
 
     def _norm_backward(self, number: int, of_moments: OfMoments, progress: Progress) -> None:
@@ -322,7 +321,7 @@ class TrainedPasses(Passes):
         for window in progress(tiles, 'gradients of the first norm'):
             outputs, gradients = [], []
             with torch.enable_grad():
-                tokens = self.store(number).read(window).to(self.device)
+                tokens = sent(self.store(number).read(window), self.device)
                 of_moments.add(tokens, self._valid(window), outputs, gradients)
             total.add(torch.autograd.grad(outputs, total.leaves, gradients, allow_unused=True))
         accumulate(total.leaves, total.over(self.shards))
@@ -337,19 +336,30 @@ def workspace_of(
     folder = Path(store, f'training_{shards.part}') if store else None
 
     def fits(limit: int) -> bool:
-        return shards.min(sum(passes.demand) <= limit)
+        return shards.min(passes.demand.of_memory <= limit)
 
-    if not fits(memory_limit(memory)):
-        if folder is not None:
-            require_writable(folder)
-        limit = memory_limit(memory) if folder is None else free_disk(folder)
-        while not fits(limit) and passes.every < passes.count:
-            passes.every += 1
+    # On a GPU, computing a layer again takes about as long as copying its tokens there and back.
+    if not _recomputes_until(passes, lambda: shards.min(passes.demand.fits_device)):
+        passes.every = 1
+        if not fits(memory_limit(memory)):
+            if folder is not None:
+                require_writable(folder)
+            limit = memory_limit(memory) if folder is None else free_disk(folder)
+            _recomputes_until(passes, lambda: fits(limit))
     passes.workspace = open_workspace(passes.demand, shards, memory, folder)
     try:
         yield
     finally:
         passes.workspace.remove()
+
+
+def _recomputes_until(passes: TrainedPasses, fits: Callable[[], bool]) -> bool:
+    """Keep fewer inputs of layers until they fit, and return whether they do."""
+    while not fits():
+        if passes.every == passes.count:
+            return False
+        passes.every += 1
+    return True
 
 
 @contextmanager

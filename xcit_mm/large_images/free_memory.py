@@ -1,8 +1,9 @@
-"""Memory available to this process, including the limits of its container."""
+"""Memory available to this process: of the machine or its container, and of a GPU."""
 
 from pathlib import Path
 
 import psutil
+import torch
 
 CGROUPS = (  # limit and usage of a container, in version 2 and in version 1
     ('/sys/fs/cgroup/memory.max', '/sys/fs/cgroup/memory.current'),
@@ -23,6 +24,15 @@ def free_memory() -> int:
         except (OSError, ValueError):  # no container, or the limit is 'max'
             continue
     return max(0, free)
+
+
+def free_device_memory(device: torch.device) -> int | None:
+    """Return the free bytes of a GPU, or None for a device that computes in the CPU's memory."""
+    if device.type != 'cuda':
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    # PyTorch keeps freed memory for later tensors.
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def _reclaimable(cgroup: Path) -> int:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..device import sent
 from ..errors import UserError
 from ..scenes.geometry import Window, shifted, tiles, whole
 from .axes import Axis, for_both, pair, pooling, resized, sliding, transposed
@@ -301,7 +302,7 @@ def _interpolate(
 
     def compute(window: Window, values: Tensor) -> Tensor:
         of_axes = zip(resizes, window, strict=True)
-        A, B = (weights(span).to(x.device) for (_, weights), span in of_axes)
+        A, B = (sent(weights(span), x.device) for (_, weights), span in of_axes)
         with torch.autocast(x.device.type, enabled=False):  # it would round the weights
             return (A @ values.to(dtype) @ B.mT).to(x.dtype)
 

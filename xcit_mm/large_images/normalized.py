@@ -5,9 +5,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..datasets.decode import BadImageError
 from ..datasets.multiband import LoadMultiband
+from ..device import sent
 from ..errors import UserError
 from ..scenes.geometry import Span, Window
 from ..scenes.image_source import ImageSource
@@ -125,6 +127,36 @@ class NormalizedImage:
             return mean
         return (mean[::-1] if self.is_bgr else mean).round().clip(0, 255)
 
+    def unnormalized(self, window: Window) -> list[Tensor]:
+        """Return what :meth:`normalize` needs of a window: its pixels, and which have data.
+
+        As uint8, they have a quarter of the bytes of the normalized window.
+        """
+        inside = window.clipped(self.size)
+        if 0 in inside.size:  # only padding
+            return [torch.empty(*inside.size, self.shape[0], dtype=torch.uint8)]
+        pixels, valid = self._filled(inside)
+        parts = [pixels] if valid is None or self._fill is not None else [pixels, valid]
+        return [_as_tensor(part) for part in parts]
+
+    def normalize(self, window: Window, pixels: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Normalize a window of :meth:`unnormalized` on any device, bit for bit as if indexed."""
+        values = pixels.permute(2, 0, 1)
+        values = (values.flip(0) if self.is_bgr else values).to(torch.float32, copy=True)
+        if self._mean is not None:
+            mean, std = (
+                sent(torch.from_numpy(of_channels), values.device)
+                for of_channels in (self._mean, self._std)
+            )
+            values = values.sub_(mean).div_(std)
+        if valid is not None:
+            values *= valid
+        height, width = window.clipped(self.size).size
+        beyond = window.size[1] - width, window.size[0] - height  # right and below
+        if not any(beyond):
+            return values
+        return F.pad(values, (0, beyond[0], 0, beyond[1]), value=self._padding)
+
     def __getitem__(self, index: tuple[slice, Span, Span]) -> Tensor:
         channels, *spans = index
         window = Window(*spans)
@@ -143,6 +175,13 @@ class NormalizedImage:
                 values *= valid
             image[(slice(None), *inside.within(window))] = values
         return torch.from_numpy(image[channels])
+
+
+def _as_tensor(array: np.ndarray) -> Tensor:
+    """Return an array as a tensor, in the order of its values in memory."""
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy(order='K')  # a copy in another order takes longer than reading
+    return torch.from_numpy(array)
 
 
 def padded_size(preprocessor: nn.Module, size: tuple[int, int]) -> tuple[int, int]:

@@ -9,7 +9,7 @@ layer is added in the same pass. The tokens equal the tokens of the whole image,
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..device import dtype_name, release_memory, widest_dtype
+from ..device import dtype_name, pinned, release_memory, sent, widest_dtype
 from ..errors import ArgumentError, UserError
 from ..network import XCiT
 from ..network.fast.cpu import add_attention_and_interaction, add_mlp_
@@ -39,15 +39,20 @@ from ..network.rows import RowsWithGaps
 from ..progress import Progress, silent
 from ..scenes.geometry import Window, around, grown, length, tiles
 from ..threads import ahead
+from .free_memory import free_device_memory
+from .late_writes import LateWrites
 from .shards import Borrowed, Shards
 from .streamable import require_streamable
 from .token_files import TokenFile
 from .workspace import Workspace
 
 HALO = 2  # tokens to each side that the local interaction reads
-TILE_TOKENS = 2**14  # tokens of a tile
+TILE_TOKENS = 2**14  # tokens of a tile, for the caches of a CPU
+GPU_TILE_TOKENS = 2**18  # so that kernels take longer than it takes to start them
+GPU_TILE_SHARE = 4  # a tile takes at most this fraction of the free memory of a GPU
 TILE_TENSORS = 14  # tensors of that size that a tile needs at most, including the heads
 PATCH_TILE = 64, 64  # tokens; the first convolutions have few channels but many pixels
+GPU_PATCH_TILE = 128, 128
 MAX_COLUMNS = 256  # tokens; wider images are also cut into columns
 PASSES = 'passes'  # the stage of a workspace
 
@@ -56,7 +61,8 @@ class Image(Protocol):
     """A normalized image (channels, H, W) that is read by windows, such as an array.
 
     It may have ``max_rows`` and ``valid`` of an :class:`.ImageSource`, and a method ``cells(side)``
-    that returns the :class:`.Cells` of an image in which pixels have no data, or None.
+    that returns the :class:`.Cells` of an image in which pixels have no data, or None. A GPU uses
+    ``unnormalized`` and ``normalize`` of a :class:`.NormalizedImage` if it has them.
     """
 
     shape: tuple[int, int, int]
@@ -68,6 +74,19 @@ class Unread(NamedTuple):
     """An image that is never read, to learn what its passes need."""
 
     shape: tuple[int, int, int]
+
+
+def tile_scale(free: int | None, of_tile: int) -> int:
+    """Return how many times as many tokens as for a CPU a tile has, a power of 2.
+
+    Args:
+        free: The free bytes of a GPU, or None for a CPU.
+        of_tile: The most bytes that computing a tile of a CPU takes.
+    """
+    if free is None:
+        return 1
+    fitting = max(1, free // GPU_TILE_SHARE // of_tile)
+    return min(GPU_TILE_TOKENS // TILE_TOKENS, 2 ** (fitting.bit_length() - 1))
 
 
 class Passes:
@@ -82,7 +101,7 @@ class Passes:
         backbone: The backbone, in evaluation mode.
         image: The image, which only the first pass reads.
         rows: Height of the tiles in tokens; the tiles are then as wide as the image. Default:
-            tiles of about ``TILE_TOKENS`` tokens.
+            tiles of about ``TILE_TOKENS`` tokens, or of more on a GPU; see :func:`tile_scale`.
         statistics_window: Side, in pixels, of the window around a tile over which the attention
             computes the moments of the tokens. Default: the whole image.
         group: The processes that share the image: all of them, which is the default, or this
@@ -94,6 +113,7 @@ class Passes:
         shards: The rows of tokens of each process.
         count: The number of passes.
         workspace: The place where the tokens are kept, in memory unless it is replaced.
+        scale: How many times as many tokens as for a CPU a tile has.
 
     Raises:
         ArgumentError: If the backbone or the image cannot be streamed.
@@ -117,9 +137,14 @@ class Passes:
         self.statistics_window = None
         if statistics_window is not None:
             self.statistics_window = max(1, statistics_window // backbone.patch_size)
+        self.scale = 1
+        of_tile = self._bytes_of_tokens(self._tokens_of_tile)
+        scale = tile_scale(free_device_memory(self.device), of_tile)
+        self.scale = self.shards.min(scale)  # tiles are the same for all processes
         self.tile = self._tile(rows)
         self.count = backbone.out_indices[-1] + 2
         self.cells = image.cells(backbone.patch_size) if hasattr(image, 'cells') else None
+        self._normalizes = self.device.type == 'cuda' and hasattr(image, 'unnormalized')
         self._stores: dict[int, TokenFile] = {}
 
     @staticmethod
@@ -133,14 +158,15 @@ class Passes:
                 raise ArgumentError(f'rows={rows!r} is not a positive number of rows of tokens')
             return rows, W
         if self.statistics_window is not None:
-            side = max(1, min(self.statistics_window // 2, math.isqrt(TILE_TOKENS)))
+            side = max(1, min(self.statistics_window // 2, math.isqrt(self.scale * TILE_TOKENS)))
             return side, side
-        columns = W if W <= MAX_COLUMNS else -(-W // -(-W // (MAX_COLUMNS // 2)))
+        limit = MAX_COLUMNS * math.isqrt(self.scale)
+        columns = W if limit >= W else -(-W // -(-W // (limit // 2)))
         return max(1, self._tokens_of_tile // columns), columns
 
     @property
     def _tokens_of_tile(self) -> int:
-        return TILE_TOKENS
+        return self.scale * TILE_TOKENS
 
     def tiles(self) -> list[Window]:
         """Return the tiles of the layers, in the rows of this process."""
@@ -159,6 +185,10 @@ class Passes:
     def bytes_of_tile(self) -> int:
         """The most bytes that computing a tile takes."""
         tokens = min(math.prod(self.size), max(self._tokens_of_tile, math.prod(self.tile)))
+        return self._bytes_of_tokens(tokens)
+
+    def _bytes_of_tokens(self, tokens: int) -> int:
+        """The most bytes that computing a number of tokens takes."""
         return TILE_TENSORS * tokens * self._channels * max(4, self.dtype.itemsize)
 
     @property
@@ -188,6 +218,8 @@ class Passes:
                 sums = self._embed(store, progress)
             sums = self._summed(number, sums)
             self.workspace.finish(PASSES, number + 1, store)
+            if not number:
+                release_memory()  # the tensors of patches have other sizes than those of layers
             self.shards.barrier()  # no process repeats this pass, which needs the store before it
             if number and number - 1 not in self._kept:
                 self._free(number - 1)
@@ -216,7 +248,8 @@ class Passes:
 
     def _open(self, name: str, dtype: torch.dtype, is_finished: bool = False) -> TokenFile:
         shape = self.size[1], self._channels
-        return self.workspace.open(name, self.shards.rows, shape, dtype, is_finished)
+        rows = self.shards.rows
+        return self.workspace.open(name, rows, shape, dtype, is_finished, are_tokens=True)
 
     def _summed(self, number: int, sums: Tensor) -> Tensor:
         """Add up the sums of all processes after a pass.
@@ -243,7 +276,7 @@ class Passes:
 
     @property
     def _patch_tile(self) -> tuple[int, int]:
-        rows, columns = map(min, self.tile, PATCH_TILE)
+        rows, columns = map(min, self.tile, PATCH_TILE if self.scale == 1 else GPU_PATCH_TILE)
         max_rows = getattr(self.image, 'max_rows', None)
         if max_rows is not None:  # which include the row above the tile
             rows = max(1, min(rows, max_rows // self.backbone.patch_size - 1))
@@ -254,7 +287,7 @@ class Passes:
         sums, own_tiles = self._no_sums(), self._own_tiles(self._patch_tile)
         computed_parts = [self._with_data(window) for window in own_tiles]
         to_read = (part for part in computed_parts if part is not None)
-        with closing(ahead(map(self._pixels_of, to_read))) as read:
+        with closing(ahead(map(self._read_pixels, to_read))) as read:
             pairs = list(zip(own_tiles, computed_parts, strict=True))
             for window, computed in progress(pairs, 'patches'):
                 tokens = computed and self._embedded(computed, next(read))
@@ -283,7 +316,8 @@ class Passes:
     ) -> None:
         """Write the tokens that were computed for a tile, and zeros around them."""
         for rest in [window] if computed is None else around(computed, window):
-            store.write(rest, torch.zeros(*rest.size, self._channels, dtype=self.dtype))
+            shape = *rest.size, self._channels
+            store.write(rest, torch.zeros(shape, dtype=self.dtype, device=store.device))
         if computed is not None:
             store.write(computed, tokens)
 
@@ -294,24 +328,35 @@ class Passes:
 
     def _valid(self, window: Window) -> Tensor | None:
         valid = None if self.cells is None else self.cells.valid(window)
-        return None if valid is None else torch.from_numpy(valid).to(self.device)
+        return None if valid is None else sent(torch.from_numpy(valid), self.device)
 
-    def _pixels_of(self, window: Window) -> Tensor:
-        """Return the pixels (channels, h, w) that a window of patches reads.
+    def _window_of_pixels(self, window: Window) -> Window:
+        """Return the pixels that a window of patches reads.
 
         A token reads 15 pixels (7 for patch size 8) above and left of its patch.
         """
         P, outer = self.backbone.patch_size, _with_row_and_column_before(window)
         spans = zip(outer, self.image.shape[1:], strict=True)
-        rows, columns = (slice(span.start * P, min(n, span.stop * P)) for span, n in spans)
-        pixels = self.image[:, rows, columns]
-        if isinstance(pixels, Tensor):
-            return pixels
-        return torch.from_numpy(np.array(pixels))  # memory maps may be read-only
+        return Window(*(slice(span.start * P, min(n, span.stop * P)) for span, n in spans))
 
-    def _embedded(self, window: Window, pixels: Tensor) -> Tensor:
-        """Embed a window of patches, and return its tokens (h, w, C)."""
-        x = self.backbone.patch_embed(pixels[None].to(self.device, self.dtype))
+    def _read_pixels(self, window: Window) -> list[Tensor]:
+        """Read the pixels (channels, h, w) of a window of patches, or what they are made of."""
+        pixels = self._window_of_pixels(window)
+        if self._normalizes:
+            return [pinned(part, self.device) for part in self.image.unnormalized(pixels)]
+        values = self.image[(slice(None), *pixels)]
+        if not isinstance(values, Tensor):
+            values = torch.from_numpy(np.array(values))  # memory maps may be read-only
+        return [pinned(values, self.device)]
+
+    def _embedded(self, window: Window, parts: list[Tensor]) -> Tensor:
+        """Embed a window of patches from what was read, and return its tokens (h, w, C)."""
+        parts = [sent(part, self.device) for part in parts]
+        if self._normalizes:
+            pixels = self.image.normalize(self._window_of_pixels(window), *parts)
+        else:
+            (pixels,) = parts
+        x = self.backbone.patch_embed(pixels[None].to(self.dtype))
         x = x[(..., *window.within(_with_row_and_column_before(window)))]
         x = x + self.backbone.pos_embeder(*self.size, window)
         return self._masked(window, x[0].permute(1, 2, 0).contiguous())
@@ -329,26 +374,47 @@ class Passes:
         if self.statistics_window is None:
             attention = self._attention(number, sums, partial(self._precise_sums, block, source))
         sums, total = self._no_sums(), 0
-        for window in progress(self._own_tiles(self.tile), f'layer {number} of {self.count - 1}'):
-            computed, tokens = self._with_data(window), None
-            if computed is not None:
-                if self.statistics_window is not None:
-                    area = self._window_around(window)
-                    near = self._tokens_with_data(area, source.read(area, borrowed))
-                    precise = partial(_precise_sums_of, block, near)
-                    near_sums = sums_of_products(block.norm1(near))
-                    attention = self._attention(number, near_sums, precise)
-                outer = computed.grown(HALO, self.size)
-                x = source.read(outer, borrowed)
-                tokens = self._layer_on_tile(number, x.to(self.device), attention, outer, computed)
-            if computed == window:
-                total += source.sum_of(window, x[tuple(window.within(outer))])
-            else:
-                total += source.sum_of(window, source.read(window))
-            self._write(store, window, computed, tokens)
-            sums += self._sums_of(number, computed, tokens)
+        own_tiles = self._own_tiles(self.tile)
+        parts = [self._with_data(window) for window in own_tiles]
+        late_writes = LateWrites(partial(self._write, store), self.device, store.device)
+        with closing(self._with_halos(source, parts, borrowed)) as read, late_writes as write:
+            pairs = list(zip(own_tiles, parts, strict=True))
+            for window, computed in progress(pairs, f'layer {number} of {self.count - 1}'):
+                tokens = None
+                if computed is not None:
+                    if self.statistics_window is not None:
+                        area = self._window_around(window)
+                        near = self._tokens_with_data(area, source.read(area, borrowed))
+                        precise = partial(_precise_sums_of, block, near)
+                        near_sums = sums_of_products(block.norm1(near))
+                        attention = self._attention(number, near_sums, precise)
+                    x, outer = next(read)
+                    x_on_device = sent(x, self.device)
+                    tokens = self._layer_on_tile(number, x_on_device, attention, outer, computed)
+                if computed == window:
+                    total += source.sum_of(window, x[tuple(window.within(outer))])
+                else:
+                    total += source.sum_of(window, source.read(window))
+                write(window, computed, tokens)
+                sums += self._sums_of(number, computed, tokens)
         source.require_sum(total)  # the file may have been changed since it was written
         return sums
+
+    def _with_halos(
+        self, source: TokenFile, windows: Iterable[Window | None], borrowed: Borrowed
+    ) -> Iterator[tuple[Tensor, Window]]:
+        """Yield the tokens of windows with their halos, and the windows of them.
+
+        Tokens that a GPU gets from the CPU are read ahead of it.
+        """
+
+        def read(window: Window) -> tuple[Tensor, Window]:
+            outer = window.grown(HALO, self.size)
+            tokens = source.read(outer, borrowed)
+            return pinned(tokens, self.device), outer
+
+        parts = map(read, filter(None, windows))
+        return ahead(parts) if source.device != self.device else (part for part in parts)
 
     def _attention(
         self, number: int, sums: Tensor, precise: Callable[[], Tensor]

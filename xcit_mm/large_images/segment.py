@@ -3,10 +3,12 @@
 import math
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..device import sent_back, trim_memory
 from ..errors import UserError
 from ..predictions.no_label import no_label
 from ..predictions.resized_labels import bilinear, labels_of_resized
@@ -15,7 +17,7 @@ from ..scenes.geometry import Window, tiles
 from .lazy import LazyMap
 from .passes import Passes
 from .streamed_maps import Pyramid
-from .token_files import TokenFile
+from .token_files import CPU, TokenFile
 
 MAX_TILE = 512  # pixels
 MAX_SCORES = 2**24  # scores of a tile: 64 MiB
@@ -93,8 +95,8 @@ def label(
     shards, workspace = passes.shards, passes.workspace
     rows = shards.share(size[0])
     read = logits if classes > 1 and [*made] == ['labels'] else scores
-    pixels = MAX_SCORES // classes * math.prod(covered) // math.prod(read.shape[2:])
-    side = max(32, min(MAX_TILE, math.isqrt(pixels) // 32 * 32))
+    pixels = passes.scale * MAX_SCORES // classes * math.prod(covered) // math.prod(read.shape[2:])
+    side = max(32, min(MAX_TILE * math.isqrt(passes.scale), math.isqrt(pixels) // 32 * 32))
     of_rows = list(tiles(Window(rows, slice(0, size[1])), (side, size[1])))
     done = min(workspace.finished[LABELS], len(of_rows))
     values_of_pixel = dict.fromkeys(made, 1) | dict(probabilities=max(2, classes))
@@ -110,23 +112,40 @@ def label(
     label_window = _labels_of_windows(logits, covered, model.align_corners)
     for number, row in enumerate(of_rows[done:], done + 1):
         what = f'{next(iter(made))}, row {number} of {len(of_rows)}'
+        waiting = []
         for window in progress(list(tiles(row, (side, side))), what):
             valid = passes.pixels_with_data(window)
             found = {}
             if valid is None or valid.any():
                 if read is logits:
-                    found['labels'] = label_window(window).to(made['labels'])[..., None].cpu()
+                    found['labels'] = label_window(window).to(made['labels'])[..., None]
                 else:
                     found = _outputs(scores.read(window)[0].float(), head, made)
-            for name, store in stores.items():
-                shape = *window.size, store.shape[2]
-                nothing = without_data(name, store.dtype)
-                values = found.get(name, torch.tensor(nothing, dtype=store.dtype)).expand(shape)
-                if valid is not None and found:
-                    values = values.where(torch.from_numpy(valid)[..., None], nothing)
-                store.write(window, values.contiguous())
+            found = {name: sent_back(values) for name, values in found.items()}
+            waiting.append((window, found, valid))
+            if passes.device == CPU or len(waiting) > 1:  # a GPU computes this tile meanwhile
+                _write(stores, *waiting.pop(0))
+            trim_memory()  # the C library would keep most of what a tile has freed
+        for tile in waiting:
+            _write(stores, *tile)
         workspace.finish(LABELS, number, *stores.values())
     return stores
+
+
+def _write(
+    stores: Mapping[str, TokenFile],
+    window: Window,
+    found: Mapping[str, Callable[[], Tensor]],
+    valid: np.ndarray | None,
+) -> None:
+    """Write what was found in a window, or nothing but pixels without data."""
+    for name, store in stores.items():
+        shape, nothing = (*window.size, store.shape[2]), without_data(name, store.dtype)
+        values = found[name]() if found else torch.tensor(nothing, dtype=store.dtype)
+        values = values.expand(shape)
+        if valid is not None and found:
+            values = values.where(torch.from_numpy(valid)[..., None], nothing)
+        store.write(window, values.contiguous())
 
 
 def _labels_of_windows(
@@ -155,7 +174,7 @@ def without_data(name: str, dtype: torch.dtype) -> float:
 def _outputs(values: Tensor, head: nn.Module, made: Mapping[str, torch.dtype]) -> dict[str, Tensor]:
     """Return what is made of the outputs (classes, h, w) of a head for a tile, (h, w, values)."""
     if 'heights' in made:
-        return dict(heights=values.permute(1, 2, 0).to(made['heights']).cpu())
+        return dict(heights=values.permute(1, 2, 0).to(made['heights']))
     if len(values) == 1:  # a threshold instead of classes
         share = values[0].sigmoid()
         labels = (share > head.threshold).long()
@@ -168,7 +187,7 @@ def _outputs(values: Tensor, head: nn.Module, made: Mapping[str, torch.dtype]) -
         found['scores'] = probabilities.gather(0, labels[None]).permute(1, 2, 0)
     if 'probabilities' in made:
         found['probabilities'] = probabilities.permute(1, 2, 0)
-    return {name: _stored(found[name], name, dtype).cpu() for name, dtype in made.items()}
+    return {name: _stored(found[name], name, dtype) for name, dtype in made.items()}
 
 
 def _stored(values: Tensor, name: str, dtype: torch.dtype) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..datasets.labels import LabelRule
+from ..device import sent
 from ..errors import UserError
 from ..progress import Progress, silent
 from ..scenes.geometry import Window, tiles
@@ -108,25 +109,27 @@ def losses(
     """
     maps = model.neck(pyramid.maps) if model.with_neck else pyramid.maps
     size = pyramid.covered
-    heads = [HeadLosses(name, head, maps, labels, size) for name, head in model.heads().items()]
+    parts = maps, labels, size, pyramid.scale
+    heads = [HeadLosses(name, head, *parts) for name, head in model.heads().items()]
     tape, shards = pyramid.maps[0].tape, pyramid.maps[0].shards
     own = Window(shards.share(labels.shape[0]), slice(0, labels.shape[1]))
-    rows = tiles(own, (MAX_TILE, labels.shape[1]))
+    side = MAX_TILE * math.isqrt(pyramid.scale)
+    rows = tiles(own, (side, labels.shape[1]))
     pyramid.borrow_for([[(head.scores, row) for head in heads] for row in rows])
-    windows = list(tiles(own, (MAX_TILE, MAX_TILE)))
+    windows = list(tiles(own, (side, side)))
 
     with_sums = [head for head in heads if head.needs_sums]
     progress.expect(1 + bool(with_sums))
     if with_sums:
         with torch.no_grad():
             for window in progress(windows, 'sums of losses'):
-                target = _read(labels, window, pyramid.maps[0].device)
+                target = _read(labels, window)
                 for head in with_sums:
                     head.add(window, target)
         for head in with_sums:
             head.finish_sums()
     for window in progress(windows, 'losses'):
-        target = _read(labels, window, pyramid.maps[0].device)
+        target = _read(labels, window)
         for head in heads:
             head.backward(window, target)
             tape.collect()
@@ -134,8 +137,8 @@ def losses(
     return {name: value for head in heads for name, value in head.log().items()}
 
 
-def _read(labels: Labels, window: Window, device: torch.device) -> Tensor:
-    return torch.from_numpy(labels.read(window).astype(np.int64)).to(device)[None]
+def _read(labels: Labels, window: Window) -> Tensor:
+    return torch.from_numpy(labels.read(window).astype(np.int64))[None]
 
 
 class HeadLosses:
@@ -147,6 +150,7 @@ class HeadLosses:
         maps: Its inputs.
         labels: The labels of all pixels.
         size: The pixels (H, W) that the maps cover.
+        scale: See :class:`.Passes`.
 
     Attributes:
         scores: The map (1, C, H, W) of the scores of the pixels that the maps cover.
@@ -160,6 +164,7 @@ class HeadLosses:
         maps: Sequence[LazyMap],
         labels: Labels,
         size: tuple[int, int],
+        scale: int,
     ) -> None:
         rule = LabelRule.of_head(head.num_classes, head.out_channels, head.ignore_index)
         labels.require_classes(rule)
@@ -179,11 +184,11 @@ class HeadLosses:
         self._logits = HeldMap(logits)
         how = dict(mode='bilinear', align_corners=head.align_corners)
         self.scores = F.interpolate(self._logits, size=size, **how)
-        side = math.isqrt(MAX_SCORES // head.out_channels) // 32 * 32
+        side = math.isqrt(scale * MAX_SCORES // head.out_channels) // 32 * 32
         self._part = (max(32, side),) * 2
         is_labeled = np.arange(len(labels.counts)) != head.ignore_index
         self._labeled = int(labels.counts[is_labeled].sum())
-        self._correct = torch.zeros((), dtype=torch.float64)
+        self._correct = torch.zeros((), dtype=torch.long, device=maps[0].device)
         self._started = False
 
     def add(self, tile: Window, labels: Tensor) -> None:
@@ -206,7 +211,7 @@ class HeadLosses:
                 total.backward()
                 self._logits.tape.collect()
             is_correct = (scores.detach().argmax(1) == target) & (target != self._ignored)
-            self._correct += is_correct.sum().cpu()
+            self._correct += is_correct.sum()
         self._logits.backward()
 
     def log(self) -> dict[str, Tensor]:
@@ -214,7 +219,7 @@ class HeadLosses:
         shards, values = self.scores.shards, {}
         for name, loss in self._losses:
             values[name] = values.get(name, 0) + loss.value(shards)
-        correct = shards.sum(self._correct)
+        correct = shards.sum(self._correct.cpu().double())
         values['acc_seg'] = (correct + EPS) * (100 / (self._labeled + EPS))
         dtype = torch.promote_types(self.scores.dtype, torch.float32)
         like = dict(device=self.scores.device, dtype=dtype)
@@ -231,4 +236,5 @@ class HeadLosses:
             if self.needs_sums or not self._started or (target != self._ignored).any():
                 self._started = True
                 scores = self.scores.read(part)
-                yield scores.to(torch.promote_types(scores.dtype, torch.float32)), target
+                scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+                yield scores, sent(target, scores.device)

@@ -99,7 +99,7 @@ class Shards:
         transfers, borrowed = [], []
         for rank, lent, rows in self.exchanged(needed):
             if length(lent):
-                tokens = store.read(Window(lent, slice(0, store.shape[1])))
+                tokens = store.read(Window(lent, slice(0, store.shape[1]))).cpu()
                 transfers.append((dist.isend, tokens, rank))
             if length(rows):
                 tokens = torch.empty(length(rows), *store.shape[1:], dtype=store.dtype)
@@ -151,7 +151,7 @@ class Shards:
         for rank in range(self.count):
             for window in tiles(Window(self.share(height, rank), columns), (ROWS, store.shape[1])):
                 if self.rank == rank:
-                    tokens = store.read(window)
+                    tokens = store.read(window).cpu()
                 elif complete:
                     tokens = torch.empty(*window.size, store.shape[2], dtype=store.dtype)
                 agree(None, self._group)

@@ -20,7 +20,7 @@ from .tape import Tape
 from .workspace import Demand, open_workspace
 
 # Pixels of the image whose part of a map is computed at a time: few enough for the cache of a CPU,
-# and wide, because each channel of a map is written row by row.
+# and wide, because each channel of a map is written row by row. A GPU computes more rows.
 LEVEL_TILE = 32, 1024
 BACKWARD_TILE = 128, 128  # pixels of a map whose gradient is passed back at a time
 
@@ -81,16 +81,16 @@ def stream_backward(
             parameters = [p for level in backbone.levels for m in level[2:] for p in m.parameters()]
             with added_up([p for p in parameters if p.requires_grad], passes.shards):
                 for level, gradient, window in zip(maps, gradients, own, strict=True):
-                    _read_back(level, gradient, window, tape)
+                    _read_back(level, gradient, window, tape, passes.scale)
             for of_level in of_levels:
                 of_level.settle()
             passes.backward(of_levels)
     accumulate(trained, added)
 
 
-def _read_back(level: LazyMap, gradient: np.ndarray, own: Window, tape: Tape) -> None:
+def _read_back(level: LazyMap, gradient: np.ndarray, own: Window, tape: Tape, scale: int) -> None:
     """Pass the gradient of a map back to the tokens, window by window."""
-    for window in tiles(own, BACKWARD_TILE):
+    for window in tiles(own, tuple(n * math.isqrt(scale) for n in BACKWARD_TILE)):
         values = level.read(window)
         part = gradient[(slice(None), *window.within(own))]
         if not isinstance(part, Tensor):
@@ -142,17 +142,18 @@ def stream(
         passes = Passes(backbone, image, rows)
         _require_same_run(passes)
         dtype = torch.float32 if passes.dtype == torch.bfloat16 else passes.dtype
-        shards, needed = passes.shards, passes.bytes_needed
-        needed += sum(map(math.prod, passes.map_shapes)) * dtype.itemsize // shards.count
+        shards, tokens = passes.shards, passes.bytes_needed
+        needed = tokens + sum(map(math.prod, passes.map_shapes)) * dtype.itemsize // shards.count
         folder = Path(store, f'maps_{shards.part}') if store else None
-        tokens = folder / 'tokens' if folder else None
-        workspace = open_workspace(Demand(needed, passes.bytes_of_tile), shards, memory, tokens)
+        demand = Demand(needed, passes.bytes_of_tile, tokens, passes.device)
+        workspace = open_workspace(demand, shards, memory, folder / 'tokens' if folder else None)
         passes.workspace, maps = workspace, []
         try:
             passes.run()
             for level, (_, stride, *_) in zip(Pyramid(passes).maps, backbone.levels, strict=True):
                 path = folder / f'stride_{stride}.npy' if workspace.folder else None
-                maps.append(_written(level, stride, dtype, path))
+                tile = LEVEL_TILE[0] * passes.scale // stride, LEVEL_TILE[1] // stride
+                maps.append(_written(level, tile, dtype, path))
         finally:
             workspace.remove()
     return maps
@@ -170,7 +171,9 @@ def _require_same_run(passes: Passes) -> None:
         require_same(values, cpu_group())
 
 
-def _written(level: LazyMap, stride: int, dtype: torch.dtype, path: Path | None) -> np.ndarray:
+def _written(
+    level: LazyMap, tile: tuple[int, int], dtype: torch.dtype, path: Path | None
+) -> np.ndarray:
     _, C, H, W = level.shape
     own = Window(level.shards.share(H), slice(0, W))
     shape, kind = (C, *own.size), torch.empty(0, dtype=dtype).numpy().dtype
@@ -180,6 +183,6 @@ def _written(level: LazyMap, stride: int, dtype: torch.dtype, path: Path | None)
     else:
         array = np.lib.format.open_memmap(path, 'w+', kind, shape)
     values = torch.from_numpy(array)
-    for window in tiles(own, tuple(n // stride for n in LEVEL_TILE)):
+    for window in tiles(own, tile):
         values[(slice(None), *window.within(own))] = level.read(window)[0]
     return array

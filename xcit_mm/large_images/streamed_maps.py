@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..device import sent
 from ..network.xcit import STRIDES
 from ..scenes.geometry import Span, Window, grown, shifted
 from .axes import Axis
@@ -31,6 +32,7 @@ class Pyramid:
     Attributes:
         maps: A :class:`.LazyMap` for each level of the backbone.
         covered: The pixels (H, W) that the maps cover.
+        scale: See :class:`.Passes`.
     """
 
     def __init__(
@@ -38,7 +40,7 @@ class Pyramid:
     ) -> None:
         self._tape, self._gradients = tape, gradients
         self._height, self._shards = passes.size[0], passes.shards
-        self._size, self.covered = passes.size, passes.covered
+        self._size, self.covered, self.scale = passes.size, passes.covered, passes.scale
         self._patch, self._device = passes.backbone.patch_size, passes.device
         self._stores = [passes.store(index + 1) for index, *_ in passes.backbone.levels]
         for store in self._stores:
@@ -102,7 +104,7 @@ class Pyramid:
 
         def compute(window: Window) -> Tensor:
             tokens = Window(*map(tokens_of, self._size, window))
-            x = store.read(tokens, self._borrowed[number]).to(self._device)
+            x = sent(store.read(tokens, self._borrowed[number]), self._device)
             if self._tape is not None:
                 x = self._tape.window(x, partial(self._gradients[number].add, tokens))
             x = x.permute(2, 0, 1)[None]

@@ -40,7 +40,7 @@ def demand_of(passes: Passes, size: tuple[int, int], of_pixel: int) -> Demand:
     needed = passes.bytes_needed + of_pixels // shards.count
     if shards.count > 1 and shards.rank == 0:
         needed += of_pixels  # the rows of all processes
-    return Demand(needed, passes.bytes_of_tile)
+    return Demand(needed, passes.bytes_of_tile, passes.bytes_needed, passes.device)
 
 
 def results_of(

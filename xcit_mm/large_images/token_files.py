@@ -14,6 +14,7 @@ from ..scenes.geometry import Span, Window, length, overlap, shifted, tiles
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
 MULTIPLIER = 6364136223846793005  # of the generator MMIX (Knuth); any large odd number will do
 NOT_AS_WRITTEN = 'does not hold what was written to it'
+CPU = torch.device('cpu')
 CHECKED = 2**24  # bytes, also of the sums of words, that are compared at a time
 
 
@@ -21,12 +22,14 @@ class TokenFile:
     """Rows of tokens (H, W, C), in memory, or in a file if ``path`` is not None.
 
     Only the windows that are read or written are mapped into memory, so a file does not count as
-    memory of the process.
+    memory of the process. Tokens in the memory of a GPU are read and written without waiting for
+    it.
 
     Args:
         rows: The rows of the image that this process holds.
         shape: (W, C).
         checksum: The checksum of the tokens of an existing file. Default: a new file.
+        device: Where the tokens are, if they are in memory.
 
     Attributes:
         checksum: The sum of :meth:`sum_of` over the windows that were written to the file.
@@ -42,13 +45,14 @@ class TokenFile:
         dtype: torch.dtype,
         path: Path | None = None,
         checksum: int | None = None,
+        device: torch.device = CPU,
     ) -> None:
-        self.rows, self.path, self.dtype = rows, path, dtype
+        self.rows, self.path, self.dtype, self.device = rows, path, dtype, device
         self.shape = (length(rows), *shape)
         self.checksum = checksum or 0
         self._size = self.shape[0] * self._bytes_of_row
         if path is None:
-            self._tokens = torch.empty(self.shape, dtype=dtype)
+            self._tokens = torch.empty(self.shape, dtype=dtype, device=device)
         elif checksum is not None:
             self._require_size()
         else:
@@ -70,7 +74,7 @@ class TokenFile:
             shared = overlap(window.rows, rows)
             if length(shared):
                 part = tokens[shared.start - rows.start : shared.stop - rows.start]
-                parts.append((shared.start, part[:, window.columns]))
+                parts.append((shared.start, part[:, window.columns].to(self.device)))
         parts.sort(key=lambda part: part[0])
         tokens = [part for _, part in parts]
         if sum(map(len, tokens)) != length(window.rows):
@@ -88,7 +92,7 @@ class TokenFile:
 
     def add(self, window: Window, tokens: Tensor) -> None:
         """Add tokens (h, w, C) to a window of a file whose checksum is never compared."""
-        self._mapped(window.rows)[:, window.columns] += tokens.to('cpu', self.dtype)
+        self._mapped(window.rows)[:, window.columns] += tokens.to(self.device, self.dtype)
 
     def zero_(self) -> 'TokenFile':
         """Set the tokens of a new file to 0; on a disk, they are 0 already."""
@@ -130,7 +134,7 @@ class TokenFile:
 
     def array(self) -> np.ndarray:
         """Return all rows of this process, as an array or a memory map."""
-        return self._mapped(self.rows).numpy()
+        return self._mapped(self.rows).cpu().numpy()
 
     def sync(self) -> None:
         """Wait until the file is written to the disk."""

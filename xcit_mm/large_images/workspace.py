@@ -27,9 +27,9 @@ from ..files import (
     write_whole,
 )
 from ..scenes.geometry import Span
-from .free_memory import free_memory
+from .free_memory import free_device_memory, free_memory
 from .shards import Shards
-from .token_files import NOT_AS_WRITTEN, TokenFile, damaged
+from .token_files import CPU, NOT_AS_WRITTEN, TokenFile, damaged
 
 STATE, LOCK, VERSION = 'state.json', 'store.lock', 3
 MAX_STATE = 2**20  # bytes
@@ -42,13 +42,37 @@ FILES = re.compile(
 NUMBERED = re.compile(r'(part|process)_\d+')
 GIB = 2**30
 BLOCK = 512  # bytes; of a file with holes, not all blocks are on the disk
+DEVICE_SHARE = 0.9  # of the free memory of a GPU, which other programs may use, too
 
 
 class Demand(NamedTuple):
-    """Bytes that a process needs: for its token files, and for the tensors of a tile."""
+    """The bytes that a process needs.
+
+    Attributes:
+        files: For its token files.
+        tile: For the tensors of a tile.
+        tokens: The part of ``files`` that may be in the memory of a GPU instead.
+        device: The device that computes the tiles.
+    """
 
     files: int
     tile: int = 0
+    tokens: int = 0
+    device: torch.device = CPU
+
+    @property
+    def of_memory(self) -> int:
+        """The bytes of the CPU's memory without a folder if no token is on a GPU.
+
+        The tensors of a tile are on the GPU in any case.
+        """
+        return self.files + (self.tile if free_device_memory(self.device) is None else 0)
+
+    @property
+    def fits_device(self) -> bool:
+        """Whether the tokens and a tile fit into the free memory of a GPU."""
+        free = free_device_memory(self.device)
+        return free is not None and self.tokens + self.tile <= DEVICE_SHARE * free
 
 
 def open_workspace(
@@ -60,10 +84,11 @@ def open_workspace(
 ) -> 'Workspace':
     """Return a workspace in memory if the demand of each process fits, otherwise in a folder.
 
-    All processes have to call this function.
+    Tokens that fit into the free memory of a GPU are kept there, if everything else fits into
+    ``memory``. All processes have to call this function.
 
     Args:
-        demand: The tensors of a tile are always in memory.
+        demand: The tensors of a tile are always in memory, or on the GPU.
         shards: The processes that share the image.
         memory: See :func:`memory_limit`.
         folder: The folder of this process, or None.
@@ -75,10 +100,13 @@ def open_workspace(
     """
     limit = memory_limit(memory)
     has_begun = folder is not None and identity is not None and os.path.lexists(folder / STATE)
-    if shards.min(sum(demand) <= limit and not has_begun):
+    rest = demand.files - demand.tokens
+    if shards.min(demand.fits_device and rest <= limit and not has_begun):
+        return Workspace(device=demand.device)
+    if shards.min(demand.of_memory <= limit and not has_begun):
         return Workspace()
     if folder is None:
-        files, tile, limit = (f'{n / GIB:.3g} GiB' for n in (*demand, limit))
+        files, tile, limit = (f'{n / GIB:.3g} GiB' for n in (*demand[:2], limit))
         raise ArgumentError(
             f'the stores need {files} and a tile needs {tile}, but the limit is {limit}: name a '
             'folder for the stores with store=DIR (--store DIR, or stream.store in a config)'
@@ -149,8 +177,9 @@ class Workspace:
         folder: Path | None = None,
         identity: Mapping[str, Any] | None = None,
         needed: int = 0,
+        device: torch.device = CPU,
     ) -> None:
-        self.folder, self.finished = folder, Counter()
+        self.folder, self.finished, self._device = folder, Counter(), device
         self._identity, self._checksums = None, {}
         if folder is None:
             return
@@ -220,13 +249,15 @@ class Workspace:
         shape: tuple[int, int],
         dtype: torch.dtype,
         is_finished: bool = False,
+        are_tokens: bool = False,
     ) -> TokenFile:
-        """Create a file of tokens, or open one that :meth:`finish` has recorded.
+        """Create a file of tokens or results, or open one that :meth:`finish` has recorded.
 
-        The content of the file is not read; :meth:`.TokenFile.verify` compares its checksum.
+        Without a folder, tokens are on the device of the workspace, and results on the CPU. The
+        content of a file is not read; :meth:`.TokenFile.verify` compares its checksum.
         """
         if self.folder is None:
-            return TokenFile(rows, shape, dtype)
+            return TokenFile(rows, shape, dtype, device=self._device if are_tokens else CPU)
         path = self.folder / f'{name}.bin'
         checksum = self._recorded(path) if is_finished else None
         with self._writing():

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 64  # cells on a side that are labeled together; on a CPU, their scores fit into a cache
-BLOCK_OF_GPU = 512
+BLOCK_OF_GPU = 640  # a streamed tile of 2,048 pixels has 513 cells of 4 pixels
 MAX_SCORES = 2**22  # numbers that are interpolated at a time
 COST = 4  # of interpolating the score of one class in one cell, relative to all of them in blocks
 
