@@ -25,10 +25,9 @@ environment.require('torch')
 environment.require('cv2')  # mmengine imports it, and it is what a slim machine cannot load
 environment.require('mmengine')
 
-from . import mmcv_ops, old_mmengine, postponed  # noqa: E402  they need the packages that are checked above
+from . import mmcv_ops, old_mmengine  # noqa: E402  they need the packages that are checked above
 
 old_mmengine.mend()
-postponed.install()
 mmcv_ops.install()
 
 from . import datasets, models  # noqa: E402, F401  registers image loaders and preprocessors

@@ -13,7 +13,7 @@ APPS += ['probe', 'push', 'retrieval', 'zoo']
 # From the ground up; what stands in one line may import nothing else in it.
 FLOORS = [
     'errors shipped version',
-    'console cores environment files finder fonts launchers locks old_mmengine postponed progress '
+    'console cores environment files finder fonts launchers locks old_mmengine progress '
     'sizes threads waits',
     'device file_headers http processes run_files',
     'mmcv_ops network',

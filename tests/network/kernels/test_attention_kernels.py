@@ -11,8 +11,8 @@ from triton.runtime.jit import JITFunction
 
 from xcit_mm.network.fast.kernels import attention
 from xcit_mm.network.fast.kernels.attention import attention_branch, cross_covariance_attention
+from xcit_mm.network.fast.xca_operator import xca
 from xcit_mm.network.layers import XCABlock
-from xcit_mm.network.ops.xca import xca
 
 LIMIT = 3e-6  # relative error in float32
 

@@ -6,8 +6,8 @@ from helpers.compiled_kernels import instructions
 from helpers.processes import in_processes
 from torch import nn
 from torch.nn import functional as F
-from xcit_mm.network.convolutions import ConvStack, flat_layers
 
+from xcit_mm.network.conv_stack import ConvStack
 from xcit_mm.network.fast.kernels.norm_gelu import (
     backward_sums_kernel,
     conv_stack,
@@ -17,6 +17,7 @@ from xcit_mm.network.fast.kernels.norm_gelu import (
     norm_gelu_kernel,
     partials_kernel,
 )
+from xcit_mm.network.fast.unmodified import flat_layers
 
 SIZES = [(1, 16, 1, 5), (2, 24, 13, 21), (1, 48, 33, 2), (3, 96, 5, 5), (1, 384, 6, 7)]
 

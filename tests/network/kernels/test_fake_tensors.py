@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
-from xcit_mm.network.convolutions import flat_layers
 
 from xcit_mm.network.fast.kernels.attention import (
     attention_branch,
@@ -15,6 +14,7 @@ from xcit_mm.network.fast.kernels.attention import (
 from xcit_mm.network.fast.kernels.interaction import interaction_branch
 from xcit_mm.network.fast.kernels.mlp import mlp_branch
 from xcit_mm.network.fast.kernels.norm_gelu import conv_stack, norm_gelu
+from xcit_mm.network.fast.unmodified import flat_layers
 from xcit_mm.network.layers import XCA, ConvPatchEmbed, XCABlock
 
 
