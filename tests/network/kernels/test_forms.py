@@ -171,6 +171,17 @@ def test_a_kernel_that_fails_is_named_once_and_the_layers_compute(messages, monk
     ]
 
 
+def test_a_kernel_that_fails_later_is_replaced_by_the_layers(messages, monkeypatch):
+    block, x = XCABlock(32, 2, eta=1.0, drop_path=0.0).eval(), torch.randn(1, 12, 32)
+    monkeypatch.setattr(gpu, '_failed', set())
+    monkeypatch.setattr(gpu, '_works', lambda module, x: True)
+    with torch.no_grad():
+        expected = cpu.block(block, x, 3, 4, (None, None, None))
+        monkeypatch.setattr(attention, 'map_tokens_kernel', Broken())
+        assert relative_error(block(x, 3, 4), expected) <= TOLERANCE
+    assert len(messages) == 1 and not gpu.can_compute(block, x)
+
+
 def test_what_the_kernels_do_not_know_is_left_to_the_layers(messages, monkeypatch):
     monkeypatch.setattr(gpu, '_works', lambda module, x: True)
     model, x = XCiT('n12', 16), torch.randn(1, 16, 128)

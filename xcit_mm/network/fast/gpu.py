@@ -6,7 +6,7 @@ capability 8.0 or later. Where they cannot run, the layers compute, and the log 
 
 import copy
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 
 import torch
@@ -21,6 +21,7 @@ MIN_CAPABILITY = (8, 0)  # bfloat16, and enough shared memory for the tiles
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_HEAD_WIDTH = 128  # channels of a head, whose matrices fit into registers
 _works_for: dict[Hashable, bool] = {}  # by what the compiled kernels depend on
+_failed: set[torch.device] = set()  # on which a kernel failed after it had worked
 
 
 def can_compute(module: nn.Module, x: Tensor) -> bool:
@@ -37,64 +38,65 @@ def can_compute(module: nn.Module, x: Tensor) -> bool:
 def can_launch(x: Tensor) -> bool:
     """Return whether the kernels run on the device of ``x``, in its dtype."""
     dtypes = x.dtype, computed_dtype(x)
-    return all(dtype in DTYPES for dtype in dtypes) and _has_kernels(x.device)
+    is_possible = x.device not in _failed and all(dtype in DTYPES for dtype in dtypes)
+    return is_possible and _has_kernels(x.device)
 
 
 def block(block: nn.Module, x: Tensor, H: int, W: int, draws: Sequence[Tensor | None]) -> Tensor:
     """Compute an :class:`.XCABlock` for tokens (B, N, C), N = H * W."""
-    from .kernels.attention import attention_branch
-    from .kernels.interaction import interaction_branch
-    from .kernels.mlp import mlp_branch
-
-    attn, lpi, mlp, dtype = block.attn, block.local_mp, block.mlp, computed_dtype(x)
-    draw1, draw3, draw2 = (d if d is None else d.flatten().float() for d in draws)
-    with without_autocast(x):
-        x = attention_branch(
-            x.contiguous(),
-            *_norm(block.norm1),
-            *attn.weights(),
-            block.gamma1,
-            draw1,
-            dtype,
-        )
-        x = interaction_branch(
-            x,
-            H,
-            W,
-            *_norm(block.norm3),
-            lpi.conv1.weight,
-            lpi.conv1.bias,
-            lpi.bn,
-            lpi.bn.weight,
-            lpi.bn.bias,
-            lpi.conv2.weight,
-            lpi.conv2.bias,
-            block.gamma3,
-            draw3,
-            dtype,
-        )
-        linears = mlp.fc1.weight, mlp.fc1.bias, mlp.fc2.weight, mlp.fc2.bias
-        return mlp_branch(x, *_norm(block.norm2), *linears, block.gamma2, draw2, dtype)
-
-
-def _norm(norm: nn.LayerNorm) -> tuple[Tensor, Tensor, float]:
-    return norm.weight, norm.bias, norm.eps
+    return _computed(
+        lambda: _block(block, x, H, W, draws), lambda: block(x, H, W, draws=draws), x.device
+    )
 
 
 def conv_stack(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
     """Compute a :class:`.ConvStack` for a map (B, C, H, W)."""
     from .kernels.norm_gelu import conv_stack
 
-    return conv_stack(layers, x)
+    return _computed(lambda: conv_stack(layers, x), lambda: nn.Sequential(*layers)(x), x.device)
 
 
-def attention(x: Tensor, *parameters: Tensor | None) -> Tensor:
+def attention(x: Tensor, otherwise: Callable[[], Tensor], *parameters: Tensor | None) -> Tensor:
     """Compute :func:`.xca` in the Gram form."""
     from .kernels.attention import cross_covariance_attention
 
-    dtype = computed_dtype(x)
+    return _computed(lambda: cross_covariance_attention(x, *parameters), otherwise, x.device)
+
+
+def _computed(
+    kernels: Callable[[], Tensor], layers: Callable[[], Tensor], device: torch.device
+) -> Tensor:
+    """Return what the kernels compute; if one fails, what the layers compute, from now on."""
+    from .kernels.launch import KernelError
+
+    try:
+        return kernels()
+    except KernelError as error:
+        _failed.add(device)
+        _explain(device, str(error))
+        return layers()
+
+
+def _block(block: nn.Module, x: Tensor, H: int, W: int, draws: Sequence[Tensor | None]) -> Tensor:
+    from .kernels.attention import attention_branch
+    from .kernels.interaction import interaction_branch
+    from .kernels.mlp import mlp_branch
+
+    attn, lpi, mlp, dtype = block.attn, block.local_mp, block.mlp, computed_dtype(x)
+    conv1, bn, conv2 = lpi.conv1, lpi.bn, lpi.conv2
+    draw1, draw3, draw2 = (d if d is None else d.flatten().float() for d in draws)
     with without_autocast(x):
-        return cross_covariance_attention(x.to(dtype).contiguous(), *parameters)
+        attention = *_norm(block.norm1), *attn.weights(), block.gamma1
+        x = attention_branch(x.contiguous(), *attention, draw1, dtype)
+        convolutions = conv1.weight, conv1.bias, bn, bn.weight, bn.bias, conv2.weight, conv2.bias
+        interaction = *_norm(block.norm3), *convolutions, block.gamma3
+        x = interaction_branch(x, H, W, *interaction, draw3, dtype)
+        linears = mlp.fc1.weight, mlp.fc1.bias, mlp.fc2.weight, mlp.fc2.bias
+        return mlp_branch(x, *_norm(block.norm2), *linears, block.gamma2, draw2, dtype)
+
+
+def _norm(norm: nn.LayerNorm) -> tuple[Tensor, Tensor, float]:
+    return norm.weight, norm.bias, norm.eps
 
 
 def _works(module: nn.Module, x: Tensor) -> bool:
@@ -115,12 +117,13 @@ def _works(module: nn.Module, x: Tensor) -> bool:
 
 def _try(module: nn.Module, x: Tensor) -> bool:
     from .kernels.launch import KernelError
+    from .kernels.norm_gelu import conv_stack
 
     trial = copy.deepcopy(module)
     try:
         if hasattr(module, 'local_mp'):
             tokens = x.detach().new_zeros(1, 256, x.shape[2]).requires_grad_(x.requires_grad)
-            y = block(trial, tokens, 16, 16, (None, None, None))
+            y = _block(trial, tokens, 16, 16, (None, None, None))
         else:
             image = x.detach().new_zeros(1, x.shape[1], 32, 32).requires_grad_(x.requires_grad)
             y = conv_stack(flat_layers(trial), image)

@@ -81,14 +81,22 @@ def xca(
             form = faster_form(*x.shape[1:], computed_dtype(x), x.device.type)
     if form not in FORMS:
         raise ArgumentError(f'form={form!r} is not one of {FORMS}')
-    y = None
-    if form == 'gram':
-        can_launch = x.is_cuda and not is_intercepted() and gpu.can_launch(x)
-        y = gpu.attention(x, *parameters) if can_launch else _gram_in_range(x, parameters)
+    y = _gram(x, parameters) if form == 'gram' else None
     if y is None:  # about 4 N C^2 + 2 N C d multiplications
         mixed = cross_covariance(F.linear(x, qkv_weight, qkv_bias), temperature)
         y = F.linear(mixed, proj_weight, proj_bias)
     return y
+
+
+def _gram(x: Tensor, parameters: tuple[Tensor | None, ...]) -> Tensor | None:
+    def compute() -> Tensor | None:
+        return _gram_in_range(x, parameters)
+
+    head_width = x.shape[-1] // parameters[2].shape[0]
+    is_known = x.is_cuda and not is_intercepted() and head_width <= gpu.MAX_HEAD_WIDTH
+    if is_known and gpu.can_launch(x):
+        return gpu.attention(x, compute, *parameters)
+    return compute()
 
 
 def _gram_in_range(x: Tensor, parameters: tuple[Tensor | None, ...]) -> Tensor | None:
