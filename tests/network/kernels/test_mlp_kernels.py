@@ -142,3 +142,36 @@ def test_a_batch_without_images():
     y.sum().backward()
     assert y.shape == x.grad.shape == (0, 12, 16)
     assert all((parameter.grad == 0).all() for parameter in branch.parameters())
+
+
+# Types of arguments, and constants.
+KERNELS = {
+    mlp.fold_kernel: (
+        '*fp32 *fp32 *fp32 *fp32 *fp32 {0} {0} {0}',
+        dict(C=768, BLOCK_O=4, BLOCK_C=1024),
+    ),
+    mlp.gelu_kernel: ('{0} {0} i32', dict(BLOCK=2048)),
+    mlp.residual_kernel: (
+        '*fp32 {0} *fp32 *fp32 *fp32 *fp32 i32',
+        dict(C=384, BLOCK_N=16, BLOCK_C=128),
+    ),
+    mlp.cast_kernel: (
+        '*fp32 *fp32 *fp32 {0} {0} *fp32 *fp32 i32 i32',
+        dict(C=384, BLOCK_N=16, BLOCK_C=128, ALL_C=512),
+    ),
+    mlp.gelu_backward_kernel: (
+        '{0} {0} {0} *fp32 i32 i32',
+        dict(C=1536, BLOCK_N=16, BLOCK_C=128),
+    ),
+    mlp.sums_kernel: (' '.join(['*fp32'] * 8) + ' i32 i32', dict(C=384, BLOCK_P=128, BLOCK_C=16)),
+    mlp.unfold_kernel: (' '.join(['*fp32'] * 16), dict(C=384, BLOCK_O=128, BLOCK_C=8)),
+}
+
+
+@pytest.mark.parametrize('kernel', KERNELS, ids=lambda kernel: kernel.__name__)
+@pytest.mark.parametrize(('dtype', 'capability'), [('*bf16', 90), ('*fp32', 80)])
+def test_kernels_compile_without_spills(compiled, kernel, dtype, capability):
+    arguments, constants = KERNELS[kernel]
+    result = compiled(kernel, arguments.format(dtype), capability, **constants)
+    assert result.spilled == 0
+    assert result.registers <= 102  # so that five programs share the registers of a multiprocessor

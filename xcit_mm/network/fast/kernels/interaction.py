@@ -18,8 +18,7 @@ without gamma, which may be as small as 1e-5, and gamma is multiplied in at the 
 
 A program slides over the rows of a tile and holds three rows of its input in registers. A thread
 computes four neighboring columns, which share what they read, and whose contributions to sums over
-the tile are added up at once. Three rows are unrolled, after which each row of registers has its
-old role: nothing is moved between them.
+the tile are added up at once.
 
 Letters in shapes: B images, H x W = N tokens, C channels, P programs for each channel.
 """
@@ -44,7 +43,7 @@ from .norm import normalize, normalize_backward
 WIDE = tl.constexpr(4)  # neighboring columns of a thread
 GROUPS = 4  # of such columns in a program
 BLOCK_C = 64  # channels of a program
-UNROLLED = tl.constexpr(3)
+REGISTERS = 128  # of a thread, so that four programs share those of a multiprocessor
 SUMMED = 8  # channels whose partial sums a program adds up
 PROGRAMS = 2112  # sixteen for each of the 132 multiprocessors of an H100
 SUMS = tl.constexpr(12)  # of a program in the backward pass of a convolution: nine taps, three more
@@ -234,10 +233,7 @@ def convolution_kernel(
     GROUPS: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """Convolve f x + g; apply GELU, or scale by gamma and draw and add to the residual.
-
-    The partials of BatchNorm are those of what is stored.
-    """
+    """Convolve f x + g; apply GELU, or scale by gamma and draw and add to the residual."""
     r0, w, c, index = _place(W, rows, C, GROUPS, BLOCK_C)
     image = tl.program_id(1).to(tl.int64) * H * W * C
     x_ptr += image
@@ -260,38 +256,36 @@ def convolution_kernel(
     squares = tl.zeros((GROUPS, BLOCK_C), tl.float32)
     above = _to_float(_load_row(x_ptr, columns, w, c, r0 - 1, H, W, C))
     here = _to_float(_load_row(x_ptr, columns, w, c, r0, H, W, C))
-    for start in range(r0, r0 + rows, UNROLLED):
-        for i in tl.static_range(UNROLLED):
-            r = start + i
-            below = _to_float(_load_row(x_ptr, columns, w, c, r + 1, H, W, C))
-            y = (
-                _weighted(above, here, below, k, biases[0], 0),
-                _weighted(above, here, below, k, biases[1], 1),
-                _weighted(above, here, below, k, biases[2], 2),
-                _weighted(above, here, below, k, biases[3], 3),
-            )
-            if r == 0:
-                y = _add_constant(y, _taps_of_row(k_ptr, c, C), -g, columns)
-            if r == H - 1:
-                y = _add_constant(y, _taps_of_row(k_ptr + 6, c, C), -g, columns)
-            at = image + r.to(tl.int64) * (W * C)
-            is_row = (w * 0 + r) < H
-            for j in tl.static_range(WIDE):
-                value = y[j]
-                mask = columns[j + 1] & is_row
-                if HAS_GELU:
-                    value = gelu(value)
-                if partials_ptr is not None:
-                    if i == 0 and j == 0:
-                        reference = tl.where((w * 0 + r) == r0, value, reference)
-                    difference = tl.where(mask, value - reference, 0.0)
-                    total += difference
-                    squares += difference * difference
-                if residual_ptr is not None:
-                    x_ptrs = (residual_ptr + at) + (w * C + c) + j * C
-                    value += tl.load(x_ptrs, mask, other=0.0).to(tl.float32)
-                _store((out_ptr + at) + (w * C + c) + j * C, value, mask)
-            above, here = here, below
+    for i in range(0, tl.minimum(rows, H - r0)):
+        r = r0 + i
+        below = _to_float(_load_row(x_ptr, columns, w, c, r + 1, H, W, C))
+        y = (
+            _weighted(above, here, below, k, biases[0], 0),
+            _weighted(above, here, below, k, biases[1], 1),
+            _weighted(above, here, below, k, biases[2], 2),
+            _weighted(above, here, below, k, biases[3], 3),
+        )
+        if r == 0:
+            y = _add_constant(y, _taps_of_row(k_ptr, c, C), -g, columns)
+        if r == H - 1:
+            y = _add_constant(y, _taps_of_row(k_ptr + 6, c, C), -g, columns)
+        at = image + r.to(tl.int64) * (W * C)
+        for j in tl.static_range(WIDE):
+            value = y[j]
+            mask = columns[j + 1]
+            if HAS_GELU:
+                value = gelu(value)
+            if partials_ptr is not None:
+                if j == 0:
+                    reference = tl.where((w * 0 + r) == r0, value, reference)
+                difference = tl.where(mask, value - reference, 0.0)
+                total += difference
+                squares += difference * difference
+            if residual_ptr is not None:
+                x_ptrs = (residual_ptr + at) + (w * C + c) + j * C
+                value += tl.load(x_ptrs, mask, other=0.0).to(tl.float32)
+            _store((out_ptr + at) + (w * C + c) + j * C, value, mask)
+        above, here = here, below
     if partials_ptr is not None:
         # The statistics of each group, merged by Chan's formula (see batch_norm).
         columns = tl.minimum(tl.maximum(W - w, 0), WIDE)
@@ -349,25 +343,23 @@ def second_backward_kernel(
     product_sum = zero
     above = _to_float(_load_row(dy_ptr, columns, w, c, r0 - 1, H, W, C))
     here = _to_float(_load_row(dy_ptr, columns, w, c, r0, H, W, C))
-    for start in range(r0, r0 + rows, UNROLLED):
-        for i in tl.static_range(UNROLLED):
-            r = start + i
-            below = _to_float(_load_row(dy_ptr, columns, w, c, r + 1, H, W, C))
-            at = image + r.to(tl.int64) * (W * C)
-            is_row = (w * 0 + r) < H
-            for j in tl.static_range(WIDE):
-                mask = columns[j + 1] & is_row
-                p = tl.load((p_ptr + at) + (w * C + c) + j * C, mask, other=0.0).to(tl.float32)
-                centered = gelu(p) - mean
-                v = tl.where(mask, centered * factor + bn_bias, 0.0)
-                sums = _correlated(above, here, below, v, sums, j)
-                dy_sum += here[j + 1]
-                dv = _weighted(above, here, below, k, 0.0, j)
-                _store((dv_ptr + at) + (w * C + c) + j * C, dv, mask)
-                dv = tl.where(mask, dv, 0.0)
-                dv_sum += dv
-                product_sum += dv * centered
-            above, here = here, below
+    for i in range(0, tl.minimum(rows, H - r0)):
+        r = r0 + i
+        below = _to_float(_load_row(dy_ptr, columns, w, c, r + 1, H, W, C))
+        at = image + r.to(tl.int64) * (W * C)
+        for j in tl.static_range(WIDE):
+            mask = columns[j + 1]
+            p = tl.load((p_ptr + at) + (w * C + c) + j * C, mask, other=0.0).to(tl.float32)
+            centered = gelu(p) - mean
+            v = tl.where(mask, centered * factor + bn_bias, 0.0)
+            sums = _correlated(above, here, below, v, sums, j)
+            dy_sum += here[j + 1]
+            dv = _weighted(above, here, below, k, 0.0, j)
+            _store((dv_ptr + at) + (w * C + c) + j * C, dv, mask)
+            dv = tl.where(mask, dv, 0.0)
+            dv_sum += dv
+            product_sum += dv * centered
+        above, here = here, below
     more = dy_sum * draw, dv_sum, product_sum * _channel(normalization_ptr + C, c, C)
     _store_sums(sums_ptr, index, c, sums, draw, more, C)
 
@@ -437,24 +429,22 @@ def first_backward_kernel(
     product_sum = zero
     above = _row_of_dp(dv_ptr, p_ptr, s, t, columns, w, c, r0 - 1, H, W, C)
     here = _row_of_dp(dv_ptr, p_ptr, s, t, columns, w, c, r0, H, W, C)
-    for start in range(r0, r0 + rows, UNROLLED):
-        for i in tl.static_range(UNROLLED):
-            r = start + i
-            below = _row_of_dp(dv_ptr, p_ptr, s, t, columns, w, c, r + 1, H, W, C)
-            at = image + r.to(tl.int64) * (W * C)
-            is_row = (w * 0 + r) < H
-            for j in tl.static_range(WIDE):
-                mask = columns[j + 1] & is_row
-                x_ptrs = (x_hat_ptr + at) + (w * C + c) + j * C
-                x_hat = tl.load(x_ptrs, mask, other=0.0).to(tl.float32)
-                u = tl.where(mask, x_hat * weight + bias, 0.0)
-                sums = _correlated(above, here, below, u, sums, j)
-                dp_sum += here[j + 1]
-                du = _weighted(above, here, below, k, 0.0, j)
-                _store((dx_hat_ptr + at) + (w * C + c) + j * C, du * weight, mask)
-                du_sum += tl.where(mask, du, 0.0)
-                product_sum += du * x_hat
-            above, here = here, below
+    for i in range(0, tl.minimum(rows, H - r0)):
+        r = r0 + i
+        below = _row_of_dp(dv_ptr, p_ptr, s, t, columns, w, c, r + 1, H, W, C)
+        at = image + r.to(tl.int64) * (W * C)
+        for j in tl.static_range(WIDE):
+            mask = columns[j + 1]
+            x_ptrs = (x_hat_ptr + at) + (w * C + c) + j * C
+            x_hat = tl.load(x_ptrs, mask, other=0.0).to(tl.float32)
+            u = tl.where(mask, x_hat * weight + bias, 0.0)
+            sums = _correlated(above, here, below, u, sums, j)
+            dp_sum += here[j + 1]
+            du = _weighted(above, here, below, k, 0.0, j)
+            _store((dx_hat_ptr + at) + (w * C + c) + j * C, du * weight, mask)
+            du_sum += tl.where(mask, du, 0.0)
+            product_sum += du * x_hat
+        above, here = here, below
     _store_sums(sums_ptr, index, c, sums, scale, (dp_sum * scale, product_sum, du_sum), C)
 
 
@@ -535,16 +525,13 @@ class _Tiles:
         columns = triton.cdiv(W, GROUPS * WIDE.value)
         blocks = triton.cdiv(C, BLOCK_C)
         rows = triton.cdiv(H, max(1, PROGRAMS // max(1, B * columns * blocks)))
-        rows = UNROLLED.value * triton.cdiv(rows, UNROLLED.value)
         tiles = columns * triton.cdiv(H, rows)
         self.size = H, W, rows
         self.grid = blocks * tiles, B
         self.P = B * tiles
 
-    def launch(
-        self, kernel, C: int, *args: Tensor | None, registers: int = 128, **options: bool
-    ) -> None:
-        blocks = dict(GROUPS=GROUPS, BLOCK_C=BLOCK_C, num_warps=4, maxnreg=registers)
+    def launch(self, kernel, C: int, *args: Tensor | None, **options: bool) -> None:
+        blocks = dict(GROUPS=GROUPS, BLOCK_C=BLOCK_C, num_warps=4, maxnreg=REGISTERS)
         launch(kernel, self.grid, *args, *self.size, C=C, **blocks, **options)
 
 
@@ -662,7 +649,7 @@ class _Interaction(torch.autograd.Function):
         bn_sums = sum_over_processes(bn_sums, ctx.group)
         dx_hat = torch.empty_like(x_hat)
         args = dv, p, x_hat, normalization, bn_sums, gamma, norm_weight, norm_bias, k1, dx_hat, sums
-        tiles.launch(first_backward_kernel, C, *args, registers=168)
+        tiles.launch(first_backward_kernel, C, *args)
         _finish(first_sums_kernel, sums, dk1, dbias1, dnorm_weight, dnorm_bias)
         dx = normalize_backward(dx_hat, x_hat, rstd, dy)
         return dx, *gradients, *[None] * 5
