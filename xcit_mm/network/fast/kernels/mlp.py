@@ -32,6 +32,8 @@ from .gelu import gelu, gelu_and_slope
 from .launch import launch
 from .norm import normalize, normalize_backward
 
+# On CUDA, the product of 16-bit matrices can be returned in float32: PyTorch 2.8 and later.
+MM_HAS_OUT_DTYPE = 'dtype' in torch.ops.aten.mm.overloads()
 PROGRAMS = 2112  # sixteen for each of the 132 multiprocessors of an H100
 BLOCK_C = 128  # channels of a program, and of a tile
 BLOCK_N = 16  # tokens of a tile
@@ -471,6 +473,8 @@ def _rows(tokens: int, others: int) -> int:
 
 def _weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
     """Return dy^T x of (T, C) and (T, C') in float32."""
-    if dy.dtype != torch.float32 and dy.is_cuda:
-        return torch.mm(dy.t(), x, out_dtype=torch.float32)
-    return torch.mm(dy.t().float(), x.float())
+    if dy.dtype == torch.float32 or not dy.is_cuda:
+        return torch.mm(dy.t().float(), x.float())
+    if not MM_HAS_OUT_DTYPE:
+        return torch.mm(dy.t(), x).float()
+    return torch.mm(dy.t(), x, out_dtype=torch.float32)
