@@ -61,6 +61,7 @@ class Rows:
 
 
 ALONE = Rows()
+LAYERS = Rows()  # the same, but no faster form may compute
 
 
 class RowsWithGaps(Rows):

@@ -267,3 +267,18 @@ def test_kernels_compile_without_spills(compiled, capability, C, dtype, names):
             if kernel.__name__ in OF_TOKENS and capability == 90 and C == 384:
                 assert result.registers <= 128, 'only one program fits into a multiprocessor'
                 assert 'wgmma.mma' in result.ptx
+
+
+def test_second_derivatives_of_the_operator():
+    x = torch.randn(1, 40, 32)
+    parameters = [
+        0.3 * torch.randn(*shape) for shape in ((96, 32), (96,), (2, 1, 1), (32, 32), (32,))
+    ]
+    seconds = []
+    for function in (cross_covariance_attention, xca):
+        leaves = [t.clone().requires_grad_() for t in (x, *parameters)]
+        first = torch.autograd.grad(function(*leaves).sin().sum(), leaves[:3], create_graph=True)
+        penalty = sum(g.square().sum() for g in first)
+        seconds.append(torch.autograd.grad(penalty, leaves))
+    for value, expected in zip(*seconds, strict=True):
+        assert error(value, expected.double()) <= 1e-4

@@ -39,6 +39,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from ...ops.gram import affine_map, map_tokens
+from ...ops.moments import with_moments
 from ..tracing import computed_dtype
 from .launch import launch
 from .norm import normalize_backward, normalize_with_sums, rows_of_program, tokens_in_tile
@@ -1119,13 +1121,33 @@ class _Attention(Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         tensors, number = ctx.saved_tensors, len(Weights._fields)  # a checkpoint unpacks them once
         weights, kept = Weights(*tensors[:number]), Kept(*tensors[number:])
+        if torch.is_grad_enabled() and weights.norm is None:  # what was kept are the tokens
+            return _differentiable_backward(ctx, dy, kept.x_hat, weights)
+        return _Attention._backward(ctx, dy, weights, kept)
+
+    @staticmethod
+    @once_differentiable
+    def _backward(
+        ctx: Any, dy: Tensor, weights: 'Weights', kept: 'Kept'
+    ) -> tuple[Tensor | None, ...]:
         needs_x, needs_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[3:])
         dx, gradients = _backward(dy.contiguous(), weights, kept, needs_x, needs_weights)
         return dx, None, None, *gradients
+
+
+def _differentiable_backward(
+    ctx: Any, dy: Tensor, x: Tensor, weights: Weights
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the operator in operators of PyTorch, to differentiate them again."""
+    tokens, G, s = with_moments(x)
+    y = map_tokens(tokens, *affine_map(G, s, x.shape[1], *weights[:5]))
+    inputs = x, None, None, *weights
+    needed = [t for t, needs in zip(inputs, ctx.needs_input_grad, strict=True) if needs]
+    gradients = iter(torch.autograd.grad(y, needed, dy, create_graph=True))
+    return tuple(next(gradients) if needs else None for needs in ctx.needs_input_grad)
 
 
 class Kept(NamedTuple):
