@@ -81,8 +81,10 @@ def widest_dtype(device: torch.device) -> torch.dtype:
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a tensor of the CPU whose copy to a GPU does not wait; for other devices, itself."""
-    is_copied = device.type == 'cuda' and tensor.device.type == 'cpu'
-    return tensor.pin_memory() if is_copied else tensor
+    if device.type != 'cuda' or tensor.device.type != 'cpu' or tensor.is_pinned():
+        return tensor
+    # Tensor.pin_memory() would pin all that lies between the rows of a window.
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
@@ -117,7 +119,7 @@ def release_memory() -> None:
 
 
 def trim_memory() -> None:
-    """Return what the C library keeps of freed memory to the operating system, in milliseconds."""
-    trim = getattr(ctypes.pythonapi, 'malloc_trim', None)  # of glibc
+    """Return freed memory that the C library keeps to the operating system."""
+    trim = getattr(ctypes.CDLL(None), 'malloc_trim', None)  # of glibc
     if trim is not None:
         trim(0)

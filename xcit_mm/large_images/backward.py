@@ -339,8 +339,9 @@ def workspace_of(
         return shards.min(passes.demand.of_memory <= limit)
 
     # On a GPU, computing a layer again takes about as long as copying its tokens there and back.
-    if not _recomputes_until(passes, lambda: shards.min(passes.demand.fits_device)):
-        passes.every = 1
+    every, is_on_gpu = passes.every, shards.min(passes.demand.is_on_gpu)
+    if not (is_on_gpu and _recomputes_until(passes, lambda: shards.min(passes.demand.fits_device))):
+        passes.every = every
         if not fits(memory_limit(memory)):
             if folder is not None:
                 require_writable(folder)

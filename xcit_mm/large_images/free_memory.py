@@ -35,6 +35,13 @@ def free_device_memory(device: torch.device) -> int | None:
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
+def device_memory(device: torch.device) -> int | None:
+    """Return the bytes that a GPU has, or None for a device that computes in the CPU's memory."""
+    if device.type != 'cuda':
+        return None
+    return torch.cuda.get_device_properties(device).total_memory
+
+
 def _reclaimable(cgroup: Path) -> int:
     """Return the bytes of cached files, which a container frees when memory is needed."""
     counts = dict(line.split() for line in _text(cgroup / 'memory.stat').splitlines())

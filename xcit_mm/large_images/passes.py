@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..device import dtype_name, pinned, release_memory, sent, widest_dtype
+from ..device import dtype_name, pinned, release_memory, sent, trim_memory, widest_dtype
 from ..errors import ArgumentError, UserError
 from ..network import XCiT
 from ..network.fast.cpu import add_attention_and_interaction, add_mlp_
@@ -39,7 +39,7 @@ from ..network.rows import RowsWithGaps
 from ..progress import Progress, silent
 from ..scenes.geometry import Window, around, grown, length, tiles
 from ..threads import ahead
-from .free_memory import free_device_memory
+from .free_memory import device_memory
 from .late_writes import LateWrites
 from .shards import Borrowed, Shards
 from .streamable import require_streamable
@@ -49,7 +49,7 @@ from .workspace import Workspace
 HALO = 2  # tokens to each side that the local interaction reads
 TILE_TOKENS = 2**14  # tokens of a tile, for the caches of a CPU
 GPU_TILE_TOKENS = 2**18  # so that kernels take longer than it takes to start them
-GPU_TILE_SHARE = 4  # a tile takes at most this fraction of the free memory of a GPU
+GPU_TILE_SHARE = 8  # a tile takes at most this fraction of the memory of a GPU
 TILE_TENSORS = 14  # tensors of that size that a tile needs at most, including the heads
 PATCH_TILE = 64, 64  # tokens; the first convolutions have few channels but many pixels
 GPU_PATCH_TILE = 128, 128
@@ -76,16 +76,18 @@ class Unread(NamedTuple):
     shape: tuple[int, int, int]
 
 
-def tile_scale(free: int | None, of_tile: int) -> int:
+def tile_scale(memory: int | None, of_tile: int) -> int:
     """Return how many times as many tokens as for a CPU a tile has, a power of 2.
 
+    It does not depend on what is free, so that an unfinished run continues with the same tiles.
+
     Args:
-        free: The free bytes of a GPU, or None for a CPU.
+        memory: The bytes that a GPU has, or None for a CPU.
         of_tile: The most bytes that computing a tile of a CPU takes.
     """
-    if free is None:
+    if memory is None:
         return 1
-    fitting = max(1, free // GPU_TILE_SHARE // of_tile)
+    fitting = max(1, memory // GPU_TILE_SHARE // of_tile)
     return min(GPU_TILE_TOKENS // TILE_TOKENS, 2 ** (fitting.bit_length() - 1))
 
 
@@ -139,7 +141,7 @@ class Passes:
             self.statistics_window = max(1, statistics_window // backbone.patch_size)
         self.scale = 1
         of_tile = self._bytes_of_tokens(self._tokens_of_tile)
-        scale = tile_scale(free_device_memory(self.device), of_tile)
+        scale = tile_scale(device_memory(self.device), of_tile)
         self.scale = self.shards.min(scale)  # tiles are the same for all processes
         self.tile = self._tile(rows)
         self.count = backbone.out_indices[-1] + 2
@@ -219,7 +221,7 @@ class Passes:
             sums = self._summed(number, sums)
             self.workspace.finish(PASSES, number + 1, store)
             if not number:
-                release_memory()  # the tensors of patches have other sizes than those of layers
+                trim_memory()  # the tensors of patches have other sizes than those of layers
             self.shards.barrier()  # no process repeats this pass, which needs the store before it
             if number and number - 1 not in self._kept:
                 self._free(number - 1)

@@ -302,12 +302,12 @@ def _streamed(
     Returns:
         What is found, on the first process (None on the others), and the place of it.
     """
+    release_memory()  # before what is free is measured
     module = in_dtype(model.module, model.streamed_dtype)
     passes = Passes(module.backbone, pixels, statistics_window=options.statistics_window)
     made = _made(model, options)
     arguments = passes, made, model, pixels, size, options, progress
     passes.workspace = workspace = _workspace_for(*arguments)
-    release_memory()
     try:
         thr = options.score_thr
         found = results_of(module, passes, pixels.size, made, score_thr=thr, progress=progress)
@@ -335,7 +335,7 @@ def _workspace_for(
         of_scene = math.prod(size) * bytes_of_pixel(made, len(model.classes))
         demand = demand._replace(files=demand.files + of_scene)
     described = {name: str(dtype) for name, dtype in made.items()}
-    settings = [passes.tile, str(passes.dtype), passes.statistics_window, described]
+    settings = [passes.tile, passes.scale, str(passes.dtype), passes.statistics_window, described]
     identity = partial(_identity, model, pixels, settings)
     folder = Path(options.store, shards.part) if options.store else None
     workspace = open_workspace(demand, shards, options.memory, folder, identity)

@@ -125,7 +125,8 @@ def label(
             waiting.append((window, found, valid))
             if passes.device == CPU or len(waiting) > 1:  # a GPU computes this tile meanwhile
                 _write(stores, *waiting.pop(0))
-            trim_memory()  # the C library would keep most of what a tile has freed
+            if passes.device == CPU:
+                trim_memory()  # the C library would keep what tiles have freed
         for tile in waiting:
             _write(stores, *tile)
         workspace.finish(LABELS, number, *stores.values())

@@ -16,6 +16,7 @@ from ..models.image_xcit import ImageXCiT, XCiTTrunk
 from ..network.ops.moments import widened
 from ..scenes.geometry import Window
 from .passes import Image, Passes
+from .workspace import Demand, Workspace
 
 
 class StreamedFeatures:
@@ -25,8 +26,6 @@ class StreamedFeatures:
         model: The network in evaluation mode. Without class attention, only :meth:`tokens` exists.
         image: The normalized image (channels, H, W).
         rows: See :class:`.Passes`.
-        workspace: Where the tokens are kept. None: in memory.
-        progress: Shows the passes.
 
     Raises:
         ArgumentError: If the network cannot be streamed.
@@ -40,8 +39,11 @@ class StreamedFeatures:
         rows: int | None = None,
     ) -> None:
         self._model = model
-        self._passes = Passes(model, image, rows)
-        self._passes.run()
+        self._passes = passes = Passes(model, image, rows)
+        tokens = passes.bytes_needed
+        if Demand(tokens, passes.bytes_of_tile, tokens, passes.device).fits_device:
+            passes.workspace = Workspace(device=passes.device)
+        passes.run()
 
     @torch.inference_mode()
     def tokens(self) -> Iterator[Tensor]:

@@ -136,6 +136,10 @@ class TokenFile:
         """Return all rows of this process, as an array or a memory map."""
         return self._mapped(self.rows).cpu().numpy()
 
+    def forget(self) -> None:
+        """Free tokens in memory, which may be referenced by maps that were computed from them."""
+        self._tokens = None
+
     def sync(self) -> None:
         """Wait until the file is written to the disk."""
         if self.path is not None:

@@ -42,7 +42,7 @@ FILES = re.compile(
 NUMBERED = re.compile(r'(part|process)_\d+')
 GIB = 2**30
 BLOCK = 512  # bytes; of a file with holes, not all blocks are on the disk
-DEVICE_SHARE = 0.9  # of the free memory of a GPU, which other programs may use, too
+DEVICE_SHARE = 0.75  # of the free memory of a GPU; heads and other programs need some, too
 
 
 class Demand(NamedTuple):
@@ -64,15 +64,22 @@ class Demand(NamedTuple):
     def of_memory(self) -> int:
         """The bytes of the CPU's memory without a folder if no token is on a GPU.
 
-        The tensors of a tile are on the GPU in any case.
+        Copies of tiles on their way to a GPU need about as much as a tile on a CPU.
         """
-        return self.files + (self.tile if free_device_memory(self.device) is None else 0)
+        return self.files + self.tile
 
     @property
     def fits_device(self) -> bool:
-        """Whether the tokens and a tile fit into the free memory of a GPU."""
-        free = free_device_memory(self.device)
-        return free is not None and self.tokens + self.tile <= DEVICE_SHARE * free
+        """Whether the tokens and a tile fit into this process's share of a GPU's free memory."""
+        if not self.is_on_gpu:
+            return False
+        sharing = -(-_processes_here() // max(1, torch.cuda.device_count()))
+        free = free_device_memory(self.device) // sharing
+        return self.tokens + self.tile <= DEVICE_SHARE * free
+
+    @property
+    def is_on_gpu(self) -> bool:
+        return free_device_memory(self.device) is not None
 
 
 def open_workspace(
@@ -180,6 +187,7 @@ class Workspace:
         device: torch.device = CPU,
     ) -> None:
         self.folder, self.finished, self._device = folder, Counter(), device
+        self._tokens: list[TokenFile] = []  # in memory
         self._identity, self._checksums = None, {}
         if folder is None:
             return
@@ -257,7 +265,10 @@ class Workspace:
         content of a file is not read; :meth:`.TokenFile.verify` compares its checksum.
         """
         if self.folder is None:
-            return TokenFile(rows, shape, dtype, device=self._device if are_tokens else CPU)
+            file = TokenFile(rows, shape, dtype, device=self._device if are_tokens else CPU)
+            if are_tokens:
+                self._tokens.append(file)
+            return file
         path = self.folder / f'{name}.bin'
         checksum = self._recorded(path) if is_finished else None
         with self._writing():
@@ -320,19 +331,21 @@ class Workspace:
         return self._checksums[path.name]
 
     def release(self) -> None:
-        """Release the folder to other runs, and keep its files."""
+        """Release the folder to other runs, and keep its files; forget tokens in memory."""
+        for file in self._tokens:
+            file.forget()
+        self._tokens.clear()
         if self.folder is not None:
             self._lock.release()
 
     def remove(self) -> None:
         """Remove the files of a completed run, and the folder and its parent if they are empty."""
-        if self.folder is None:
-            return
-        with suppress(OSError):  # the folders hold other files, or are gone
-            self._remove_files()
-            (self.folder / LOCK).unlink()
-            self.folder.rmdir()
-            self.folder.parent.rmdir()
+        if self.folder is not None:
+            with suppress(OSError):  # the folders hold other files, or are gone
+                self._remove_files()
+                (self.folder / LOCK).unlink()
+                self.folder.rmdir()
+                self.folder.parent.rmdir()
         self.release()
 
     def _remove_files(self) -> None:
