@@ -6,7 +6,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..errors import ArgumentError
 from ..models.image_xcit import ImageXCiT
 from ..network import XCiT
-from ..network.fast.unmodified import PYTORCH_LAYERS, flat_layers, is_plain, is_unmodified
+from ..network.fast.unmodified import PYTORCH_LAYERS, flat_layers, is_known_block, is_unmodified
 from ..network.layers import LPI, XCA, XCABlock
 
 
@@ -32,7 +32,7 @@ def _require_plain(backbone: nn.Module) -> None:
     if getattr(type(backbone), 'forward', None) not in (XCiT.forward, ImageXCiT.forward):
         raise ArgumentError(f'a {type(backbone).__name__} cannot be streamed: only an XCiT can')
     for i, block in enumerate(backbone.blocks[: backbone.out_indices[-1] + 1]):
-        if type(block) is not XCABlock or not is_plain(block):
+        if type(block) is not XCABlock or not is_known_block(block):
             raise _modified(f'blocks.{i}')
     require_known_reach(backbone)
 

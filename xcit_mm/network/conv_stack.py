@@ -4,11 +4,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .fast.form import fast_form
-from .fast.unmodified import flat_layers, may_be_read
+from .fast.unmodified import flat_layers
 from .rows import ALONE, Rows
 
 
-@may_be_read
 class ConvStack(nn.Sequential):
     """Convolutions, plain or transposed, each but the last followed by BatchNorm and GELU.
 

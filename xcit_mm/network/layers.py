@@ -20,7 +20,7 @@ from ..errors import ArgumentError
 from .conv_stack import ConvStack
 from .fast.form import fast_form
 from .fast.tracing import is_transformed
-from .fast.unmodified import is_unmodified, may_be_read
+from .fast.unmodified import is_unmodified, plays
 from .fast.xca_operator import xca
 from .ops.sums import xca_of_part
 from .ops.xca import cross_covariance
@@ -99,7 +99,7 @@ def _encode(length: int, device: torch.device) -> Tensor:
     return torch.stack((phase.sin(), phase.cos()), dim=-1).flatten(1)
 
 
-@may_be_read
+@plays('attn')
 class XCA(nn.Module):
     """Cross-covariance attention: channels attend to channels instead of tokens (section 3.2).
 
@@ -135,7 +135,7 @@ class XCA(nn.Module):
         return qkv.weight, qkv.bias, self.temperature, proj.weight, proj.bias
 
 
-@may_be_read
+@plays('local_mp')
 class LPI(nn.Module):
     """Local patch interaction of neighboring tokens: two depthwise convolutions (section 3.3).
 
@@ -155,7 +155,7 @@ class LPI(nn.Module):
         return map_to_tokens(rows.convolve(self.conv2, rows.normalize(self.bn, x)))
 
 
-@may_be_read
+@plays('mlp')
 class Mlp(nn.Module):
     """Two linear layers with GELU between them, (..., C) to (..., 4 C) to (..., C)."""
 
@@ -168,7 +168,6 @@ class Mlp(nn.Module):
         return self.fc2(F.gelu(self.fc1(x)))
 
 
-@may_be_read
 class DropPath(nn.Module):
     """Stochastic depth (Huang et al. 2016): in training, a sample skips a branch at the rate p.
 
@@ -192,7 +191,6 @@ class DropPath(nn.Module):
         return y if draw is None else y * draw
 
 
-@may_be_read
 class XCABlock(nn.Module):
     """Attention, local interaction and MLP, each normed, scaled and added (figure 1).
 

@@ -61,7 +61,6 @@ class Rows:
 
 
 ALONE = Rows()
-LAYERS = Rows()  # the same, but no faster form may compute
 
 
 class RowsWithGaps(Rows):

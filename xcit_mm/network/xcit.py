@@ -14,7 +14,7 @@ from .conv_stack import ConvStack
 from .fast.recompute import recompute
 from .layers import ConvPatchEmbed, FourierPosition, XCABlock
 from .pyramid import ChannelNorm, pyramid_levels
-from .rows import ALONE, LAYERS, Rows
+from .rows import ALONE, Rows
 from .tokens import fill_up, map_to_tokens, tokens_to_map
 
 STRIDES = 4, 8, 16, 32
@@ -137,8 +137,6 @@ class XCiT(BaseModule):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         rows = self.rows
-        if x.is_cuda and x.requires_grad and rows is ALONE:
-            rows = LAYERS  # which have second derivatives: of a gradient of images, for a penalty
         rows.check(x, self.check_size)
         x = self.patch_embed(x, *rows.of_pixels.passed)  # (B, C, H, W)
         H, W = x.shape[2:]

@@ -140,12 +140,14 @@ def messages(monkeypatch):
     messages = []
 
     def fast_form(module: nn.Module, x: Tensor, rows: Rows) -> object:
-        return gpu if gpu.can_compute(module, x) else cpu
+        fast = form.fast_form(module, x, rows)
+        return gpu if fast and gpu.can_compute(module, x) else fast
 
     for user in ('layers', 'conv_stack'):
         monkeypatch.setattr(f'xcit_mm.network.{user}.fast_form', fast_form)
+    monkeypatch.setattr(gpu, '_disabled', set())
     monkeypatch.setattr(gpu, '_has_kernels', lambda device: True)
-    monkeypatch.setattr(gpu, '_works_for', {})
+    monkeypatch.setattr(gpu, '_verified', {})
     monkeypatch.setattr(gpu, 'print_log', lambda message, *_: messages.append(message))
     monkeypatch.setattr(torch.cuda, 'is_current_stream_capturing', lambda: False)
     gpu._explain.cache_clear()
@@ -173,8 +175,7 @@ def test_a_kernel_that_fails_is_named_once_and_the_layers_compute(messages, monk
 
 def test_a_kernel_that_fails_later_is_replaced_by_the_layers(messages, monkeypatch):
     block, x = XCABlock(32, 2, eta=1.0, drop_path=0.0).eval(), torch.randn(1, 12, 32)
-    monkeypatch.setattr(gpu, '_failed', set())
-    monkeypatch.setattr(gpu, '_works', lambda module, x: True)
+    monkeypatch.setattr(gpu, '_is_verified', lambda module, x: True)
     with torch.no_grad():
         expected = cpu.block(block, x, 3, 4, (None, None, None))
         monkeypatch.setattr(attention, 'map_tokens_kernel', Broken())
@@ -183,12 +184,12 @@ def test_a_kernel_that_fails_later_is_replaced_by_the_layers(messages, monkeypat
 
 
 def test_what_the_kernels_do_not_know_is_left_to_the_layers(messages, monkeypatch):
-    monkeypatch.setattr(gpu, '_works', lambda module, x: True)
+    monkeypatch.setattr(gpu, '_is_verified', lambda module, x: True)
     model, x = XCiT('n12', 16), torch.randn(1, 16, 128)
     block, image = model.blocks[0], torch.randn(1, 3, 32, 32)
     assert gpu.can_compute(block, x) and not gpu.can_compute(block, x.double())
     assert gpu.can_compute(model.patch_embed.proj, image)
     block.local_mp.conv1 = nn.Conv2d(128, 128, 5, padding=2, groups=128)
     assert not gpu.can_compute(block, x)
-    model.patch_embed.proj[1] = nn.ReLU()
-    assert not gpu.can_compute(model.patch_embed.proj, image)
+    block.attn.form = 'direct'
+    assert not gpu.can_compute(block, x)

@@ -26,7 +26,7 @@ CHUNK = 1024
 
 def block(block: nn.Module, x: Tensor, H: int, W: int, draws: Sequence[Tensor | None]) -> Tensor:
     """Compute an :class:`.XCABlock` for tokens (B, N, C), N = H * W."""
-    if not (torch.is_grad_enabled() or block.training):
+    if not (torch.is_grad_enabled() or block.training or block.local_mp.bn.training):
         return add_mlp_(block, add_attention_and_interaction(block, x, H, W, block.attn))
     x = x + _kept(_scaled(_attention, block.gamma1, block.attn, block.norm1(x)), draws[0])
     y = _scaled(_interaction, block.gamma3, block.local_mp, block.norm3(x), H, W)

@@ -1,4 +1,4 @@
-"""The only question about faster forms: may one compute a module now, and which?"""
+"""Selects the faster form of a block or a stack of convolutions, if there is one."""
 
 from types import ModuleType
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ..rows import ALONE, Rows
 from . import cpu, gpu
 from .tracing import is_intercepted
-from .unmodified import is_plain
+from .unmodified import flat_layers, is_known_block, is_known_stack
 
 
 def fast_form(module: nn.Module, x: Tensor, rows: Rows) -> ModuleType | None:
@@ -17,8 +17,13 @@ def fast_form(module: nn.Module, x: Tensor, rows: Rows) -> ModuleType | None:
     compiled and exported graphs, under transforms, fake tensors and counters of operations, and if
     the input does not hold all rows of an image.
     """
-    if rows is not ALONE or is_intercepted() or not is_plain(module):
+    if rows is not ALONE or is_intercepted() or not _is_known(module):
         return None
     if x.is_cuda:
         return gpu if gpu.can_compute(module, x) else None
     return cpu
+
+
+def _is_known(module: nn.Module) -> bool:
+    is_stack = isinstance(module, nn.Sequential)
+    return is_known_stack(flat_layers(module)) if is_stack else is_known_block(module)

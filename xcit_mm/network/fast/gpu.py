@@ -4,7 +4,6 @@ The kernels are written in Triton, which PyTorch for Linux brings along, and nee
 capability 8.0 or later. Where they cannot run, the layers compute, and the log says so once.
 """
 
-import copy
 import logging
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
@@ -19,120 +18,165 @@ from .unmodified import flat_layers
 
 MIN_CAPABILITY = (8, 0)  # bfloat16, and enough shared memory for the tiles
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-MAX_HEAD_WIDTH = 128  # channels of a head, whose matrices fit into registers
-_works_for: dict[Hashable, bool] = {}  # by what the compiled kernels depend on
-_failed: set[torch.device] = set()  # on which a kernel failed after it had worked
+MAX_HEAD_WIDTH = 64  # channels of a head, whose matrices fit into registers
+_verified: dict[Hashable, bool] = {}  # by what the compiled kernels depend on
+_disabled: set[torch.device] = set()  # on which a kernel has failed
 
 
 def can_compute(module: nn.Module, x: Tensor) -> bool:
-    """Return whether the kernels can compute an unmodified block or stack for ``x``."""
+    """Return whether the kernels can compute a block or a stack of known layers for ``x``."""
     if not can_launch(x):
         return False
-    from .kernels.norm_gelu import is_conv_stack
-
-    is_block = hasattr(module, 'local_mp')
-    is_known = _is_known_block(module) if is_block else is_conv_stack(flat_layers(module))
-    return is_known and _works(module, x)
+    is_stack = isinstance(module, nn.Sequential)
+    return (is_stack or _has_known_shapes(module)) and _is_verified(module, x)
 
 
 def can_launch(x: Tensor) -> bool:
     """Return whether the kernels run on the device of ``x``, in its dtype."""
     dtypes = x.dtype, computed_dtype(x)
-    is_possible = x.device not in _failed and all(dtype in DTYPES for dtype in dtypes)
+    is_possible = x.device not in _disabled and all(dtype in DTYPES for dtype in dtypes)
     return is_possible and _has_kernels(x.device)
 
 
-def block(block: nn.Module, x: Tensor, H: int, W: int, draws: Sequence[Tensor | None]) -> Tensor:
+def block(layers: nn.Module, x: Tensor, H: int, W: int, draws: Sequence[Tensor | None]) -> Tensor:
     """Compute an :class:`.XCABlock` for tokens (B, N, C), N = H * W."""
-    return _computed(
-        lambda: _block(block, x, H, W, draws), lambda: block(x, H, W, draws=draws), x.device
+    from .kernels.attention import attention_branch
+    from .kernels.interaction import interaction_branch
+    from .kernels.mlp import mlp_branch
+
+    attn, lpi, mlp = layers.attn, layers.local_mp, layers.mlp
+    convolutions = (
+        *_parameters(lpi.conv1),
+        lpi.bn,
+        *_parameters(lpi.bn),
+        *_parameters(lpi.conv2),
     )
+    linears = *_parameters(mlp.fc1), *_parameters(mlp.fc2)
+    gammas = (gamma.contiguous() for gamma in (layers.gamma1, layers.gamma3, layers.gamma2))
+    attention, interaction, dense = (
+        (*_parameters(norm), norm.eps, *parameters, gamma)
+        for norm, parameters, gamma in zip(
+            (layers.norm1, layers.norm3, layers.norm2),
+            ([t.contiguous() for t in attn.weights()], convolutions, linears),
+            gammas,
+            strict=True,
+        )
+    )
+    draw1, draw3, draw2 = (d if d is None else d.flatten().float() for d in draws)
+    dtype = computed_dtype(x)
+    x = x.to(torch.promote_types(x.dtype, layers.gamma1.dtype)).contiguous()
+    x.unflatten(1, (H, W))  # raises an error if these are not the tokens of the map
+    drop = layers.drop_path
+    x = _computed(
+        lambda: attention_branch(x, *attention, draw1, dtype),
+        lambda: x + drop(layers.gamma1 * attn(layers.norm1(x)), draws[0]),
+        x,
+    )
+    y = x
+    x = _computed(
+        lambda: interaction_branch(y, H, W, *interaction, draw3, dtype),
+        lambda: y + drop(layers.gamma3 * lpi(layers.norm3(y), H, W), draws[1]),
+        x,
+    )
+    z = x
+    return _computed(
+        lambda: mlp_branch(z, *dense, draw2, dtype),
+        lambda: z + drop(layers.gamma2 * mlp(layers.norm2(z)), draws[2]),
+        x,
+    )
+
+
+def _parameters(layer: nn.Module) -> tuple[Tensor, Tensor]:
+    return layer.weight.contiguous(), layer.bias.contiguous()
 
 
 def conv_stack(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
     """Compute a :class:`.ConvStack` for a map (B, C, H, W)."""
-    from .kernels.norm_gelu import conv_stack
+    from .kernels import norm_gelu
 
-    return _computed(lambda: conv_stack(layers, x), lambda: nn.Sequential(*layers)(x), x.device)
+    return _computed(lambda: norm_gelu.conv_stack(layers, x), lambda: nn.Sequential(*layers)(x), x)
 
 
 def attention(x: Tensor, otherwise: Callable[[], Tensor], *parameters: Tensor | None) -> Tensor:
     """Compute :func:`.xca` in the Gram form."""
     from .kernels.attention import cross_covariance_attention
 
-    return _computed(lambda: cross_covariance_attention(x, *parameters), otherwise, x.device)
+    return _computed(lambda: cross_covariance_attention(x, *parameters), otherwise, x)
 
 
-def _computed(
-    kernels: Callable[[], Tensor], layers: Callable[[], Tensor], device: torch.device
-) -> Tensor:
+def _computed(kernels: Callable[[], Tensor], layers: Callable[[], Tensor], x: Tensor) -> Tensor:
     """Return what the kernels compute; if one fails, what the layers compute, from now on."""
     from .kernels.launch import KernelError
 
-    try:
-        return kernels()
-    except KernelError as error:
-        _failed.add(device)
-        _explain(device, str(error))
-        return layers()
+    if x.device not in _disabled:
+        try:
+            with without_autocast(x):
+                return kernels()
+        except KernelError as error:
+            _disabled.add(x.device)
+            _explain(x.device, str(error))
+    return layers()
 
 
-def _block(block: nn.Module, x: Tensor, H: int, W: int, draws: Sequence[Tensor | None]) -> Tensor:
-    from .kernels.attention import attention_branch
-    from .kernels.interaction import interaction_branch
-    from .kernels.mlp import mlp_branch
-
-    attn, lpi, mlp, dtype = block.attn, block.local_mp, block.mlp, computed_dtype(x)
-    conv1, bn, conv2 = lpi.conv1, lpi.bn, lpi.conv2
-    draw1, draw3, draw2 = (d if d is None else d.flatten().float() for d in draws)
-    with without_autocast(x):
-        attention = *_norm(block.norm1), *attn.weights(), block.gamma1
-        x = attention_branch(x.contiguous(), *attention, draw1, dtype)
-        convolutions = conv1.weight, conv1.bias, bn, bn.weight, bn.bias, conv2.weight, conv2.bias
-        interaction = *_norm(block.norm3), *convolutions, block.gamma3
-        x = interaction_branch(x, H, W, *interaction, draw3, dtype)
-        linears = mlp.fc1.weight, mlp.fc1.bias, mlp.fc2.weight, mlp.fc2.bias
-        return mlp_branch(x, *_norm(block.norm2), *linears, block.gamma2, draw2, dtype)
-
-
-def _norm(norm: nn.LayerNorm) -> tuple[Tensor, Tensor, float]:
-    return norm.weight, norm.bias, norm.eps
-
-
-def _works(module: nn.Module, x: Tensor) -> bool:
-    """Return whether the kernels compute a copy of a module, forward and backward.
+def _is_verified(module: nn.Module, x: Tensor) -> bool:
+    """Return whether the kernels have computed such a module once, forward and backward.
 
     They are compiled for it, so that an error comes before anything depends on them.
     """
-    if hasattr(module, 'local_mp'):
-        sizes = module.mlp.fc1.weight.shape, module.attn.num_heads
+    if isinstance(module, nn.Sequential):
+        weights = tuple(layer.weight for layer in flat_layers(module)[::3])
+        sizes = tuple(weight.shape for weight in weights)
     else:
-        sizes = tuple(layer.weight.shape for layer in flat_layers(module)[::3])
+        weights = (module.attn.qkv.weight,)
+        sizes = weights[0].shape, module.attn.num_heads
     modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), module.training
-    key = sizes, next(module.parameters()).dtype, x.device, x.dtype, computed_dtype(x), modes
-    if key not in _works_for and not torch.cuda.is_current_stream_capturing():
-        _works_for[key] = _try(module, x)
-    return _works_for.get(key, True)
+    key = sizes, weights[0].dtype, x.device, x.dtype, computed_dtype(x), modes
+    if key not in _verified and not torch.cuda.is_current_stream_capturing():
+        _verified[key] = _verify(module, x, weights[0].dtype)
+    return _verified.get(key, True)
 
 
-def _try(module: nn.Module, x: Tensor) -> bool:
+def _verify(module: nn.Module, x: Tensor, dtype: torch.dtype) -> bool:
+    """Compute a module of the same shapes, without random numbers and without other processes."""
+    from ..layers import XCABlock
     from .kernels.launch import KernelError
-    from .kernels.norm_gelu import conv_stack
 
-    trial = copy.deepcopy(module)
-    try:
-        if hasattr(module, 'local_mp'):
-            tokens = x.detach().new_zeros(1, 256, x.shape[2]).requires_grad_(x.requires_grad)
-            y = _block(trial, tokens, 16, 16, (None, None, None))
+    grad, is_stack = torch.is_grad_enabled(), isinstance(module, nn.Sequential)
+    with torch.device('meta'):
+        if is_stack:
+            trial = nn.Sequential(*map(_like, flat_layers(module)))
+            values = torch.empty(1, x.shape[1], 32, 32)
         else:
-            image = x.detach().new_zeros(1, x.shape[1], 32, 32).requires_grad_(x.requires_grad)
-            y = conv_stack(flat_layers(trial), image)
-        if y.requires_grad:
-            y.sum().backward()
-    except KernelError as error:
-        _explain(x.device, str(error))
-        return False
-    return True
+            dim = module.attn.proj.out_features
+            trial = XCABlock(dim, module.attn.num_heads, 1.0, 0.0)
+            values = torch.empty(1, 256, dim)
+    trial = trial.to(dtype).to_empty(device=x.device).train(module.training)
+    for tensor in (*trial.parameters(), *trial.buffers()):
+        tensor.detach().zero_()
+    values = torch.zeros_like(values, device=x.device, dtype=x.dtype).requires_grad_(grad)
+    # A checkpoint around the module must not count the tensors of the trial.
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        disabled = x.device in _disabled
+        y = conv_stack([*trial], values) if is_stack else block(trial, values, 16, 16, [None] * 3)
+        try:
+            if y.requires_grad:
+                y.sum().backward()
+        except KernelError as error:
+            _disabled.add(x.device)
+            _explain(x.device, str(error))
+    works = x.device not in _disabled
+    if not disabled:
+        _disabled.discard(x.device)
+    return works
+
+
+def _like(layer: nn.Module) -> nn.Module:
+    """Return a new layer of a stack, on the default device."""
+    if isinstance(layer, nn.modules.conv._ConvNd):
+        sizes = layer.kernel_size, layer.stride, layer.padding
+        channels, has_bias = (layer.in_channels, layer.out_channels), layer.bias is not None
+        return type(layer)(*channels, *sizes, groups=layer.groups, bias=has_bias)
+    return nn.GELU() if isinstance(layer, nn.GELU) else nn.BatchNorm2d(layer.num_features)
 
 
 @cache
@@ -156,19 +200,20 @@ def _explain(device: torch.device, why: str) -> None:
     print_log(message, 'current', logging.WARNING)
 
 
-def _is_known_block(block: nn.Module) -> bool:
-    """Return whether the layers of a block have the shapes that the kernels know."""
-    attn, lpi, mlp = block.attn, block.local_mp, block.mlp
-    norms, C = (block.norm1, block.norm3, block.norm2), attn.proj.out_features
-    biased = attn.qkv, attn.proj, mlp.fc1, mlp.fc2, lpi.conv1, lpi.conv2, *norms
+def _has_known_shapes(block: nn.Module) -> bool:
+    """Return whether the layers of a known block have the shapes that the kernels compute."""
+    attn, lpi, mlp, C = block.attn, block.local_mp, block.mlp, block.attn.proj.out_features
+    norms = block.norm1, block.norm3, block.norm2
     return (
-        all(layer.bias is not None for layer in biased)
-        and all(norm.normalized_shape == (C,) for norm in norms)
-        and all(_is_depthwise(conv, C) for conv in (lpi.conv1, lpi.conv2))
-        and mlp.fc1.out_features == 4 * C
-        and _has_statistics(lpi.bn)
+        attn.qkv.bias is not None
+        and attn.form != 'direct'
         and C % 16 == 0
         and C // attn.num_heads <= MAX_HEAD_WIDTH
+        and mlp.fc1.out_features == 4 * C
+        and all(norm.bias is not None and norm.normalized_shape == (C,) for norm in norms)
+        and all(_is_depthwise(conv, C) for conv in (lpi.conv1, lpi.conv2))
+        and lpi.bn.running_mean.is_contiguous()
+        and lpi.bn.running_var.is_contiguous()
     )
 
 
@@ -176,7 +221,3 @@ def _is_depthwise(conv: nn.Conv2d, C: int) -> bool:
     sizes = conv.kernel_size, conv.stride, conv.padding, conv.dilation
     is_usual = sizes == ((3, 3), (1, 1), (1, 1), (1, 1)) and conv.padding_mode == 'zeros'
     return is_usual and conv.in_channels == conv.out_channels == conv.groups == C
-
-
-def _has_statistics(norm: nn.Module) -> bool:
-    return norm.affine and norm.track_running_stats

@@ -1,17 +1,31 @@
 """The rule that decides whether a layer is called or read as weights."""
 
+from collections.abc import Callable, Sequence
+
 from torch import nn
 
 CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm, nn.LayerNorm)
 PYTORCH_LAYERS = (nn.Linear, *CONVOLUTIONS, *NORMS, nn.GELU, nn.Dropout)
-_READABLE = {*PYTORCH_LAYERS, nn.Sequential, nn.Identity}
+BATCH_NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm)
+# The layers of a block by their places; those of our own classes are added by `plays`.
+_PLACES: dict[str, tuple[type[nn.Module], ...]] = {
+    **dict.fromkeys(('norm1', 'norm3', 'norm2'), (nn.LayerNorm,)),
+    **dict.fromkeys(('attn.qkv', 'attn.proj', 'mlp.fc1', 'mlp.fc2'), (nn.Linear,)),
+    **dict.fromkeys(('local_mp.conv1', 'local_mp.conv2'), (nn.Conv2d,)),
+    'local_mp.act': (nn.GELU,),
+    'local_mp.bn': BATCH_NORMS,
+}
 
 
-def may_be_read(kind: type[nn.Module]) -> type[nn.Module]:
-    """Declare, as a decorator, that fast forms know what layers of a class compute."""
-    _READABLE.add(kind)
-    return kind
+def plays(place: str) -> Callable[[type[nn.Module]], type[nn.Module]]:
+    """Declare, as a decorator, that fast forms know a class in this place of a block."""
+
+    def declare(kind: type[nn.Module]) -> type[nn.Module]:
+        _PLACES[place] = (kind,)
+        return kind
+
+    return declare
 
 
 def is_unmodified(layer: nn.Module, types: tuple[type[nn.Module], ...] = PYTORCH_LAYERS) -> bool:
@@ -31,9 +45,35 @@ def is_unmodified(layer: nn.Module, types: tuple[type[nn.Module], ...] = PYTORCH
     return type(layer) in types and _is_untouched(layer)
 
 
-def is_plain(module: nn.Module) -> bool:
-    """Return whether a module and all modules in it may be read as weights."""
-    return all(type(m) in _READABLE and _is_untouched(m) for m in module.modules())
+def is_known_block(block: nn.Module) -> bool:
+    """Return whether all layers of a block are the layers of XCiT, and may be read as weights."""
+    modules = dict(block.named_modules())
+    if not all(type(modules.get(place)) in types for place, types in _PLACES.items()):
+        return False
+    biased = 'attn.proj', 'mlp.fc1', 'mlp.fc2', 'local_mp.conv1', 'local_mp.conv2'
+    return (
+        all(map(_is_untouched, modules.values()))
+        and all(modules[place].bias is not None for place in biased)
+        and modules['local_mp.act'].approximate == 'none'
+        and _has_statistics(modules['local_mp.bn'])
+    )
+
+
+def is_known_stack(layers: Sequence[nn.Module]) -> bool:
+    """Return whether layers are a convolution, followed by BatchNorm, GELU, a convolution, ..."""
+    types = CONVOLUTIONS, BATCH_NORMS, (nn.GELU,)
+    convs, norms, acts = (layers[i::3] for i in range(3))
+    return (
+        len(layers) % 3 > 0
+        and all(is_unmodified(layer, types[i % 3]) for i, layer in enumerate(layers))
+        and all(c.padding_mode == 'zeros' and not isinstance(c.padding, str) for c in convs)
+        and all(map(_has_statistics, norms))
+        and all(act.approximate == 'none' for act in acts)
+    )
+
+
+def _has_statistics(norm: nn.Module) -> bool:
+    return norm.affine and norm.running_mean is not None
 
 
 def _is_untouched(layer: nn.Module) -> bool:

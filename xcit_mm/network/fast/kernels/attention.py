@@ -37,12 +37,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from ...ops.gram import affine_map, map_tokens
 from ...ops.moments import with_moments
 from ..tracing import computed_dtype
-from .launch import launch
+from .launch import first_derivative, launch
 from .norm import normalize_backward, normalize_with_sums, rows_of_program, tokens_in_tile
 
 EPS = tl.constexpr(1e-12)  # smallest norm by which a query or key is divided, as in F.normalize
@@ -1129,7 +1128,7 @@ class _Attention(Function):
         return _Attention._backward(ctx, dy, weights, kept)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def _backward(
         ctx: Any, dy: Tensor, weights: 'Weights', kept: 'Kept'
     ) -> tuple[Tensor | None, ...]:
@@ -1528,5 +1527,12 @@ def _block_of_head(d: int) -> int:
 
 def _precision(tokens: Tensor) -> str:
     """Return how float32 is multiplied; 16 bits are multiplied exactly in any case."""
-    is_exact = tokens.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
+    is_exact = tokens.dtype == torch.float32 and not _may_round()
     return 'tf32x3' if is_exact else 'tf32'
+
+
+def _may_round() -> bool:
+    """Return whether PyTorch multiplies matrices of float32 in TF32."""
+    backend = torch.backends.cuda.matmul
+    precision = getattr(backend, 'fp32_precision', None)  # PyTorch 2.9, where it may be 'none'
+    return backend.allow_tf32 if precision in (None, 'none') else precision == 'tf32'

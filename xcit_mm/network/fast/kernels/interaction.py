@@ -37,7 +37,7 @@ from .batch_norm import (
     uses_batch_statistics,
 )
 from .gelu import gelu, gelu_and_slope
-from .launch import launch
+from .launch import first_derivative, launch
 from .norm import normalize, normalize_backward
 
 WIDE = tl.constexpr(4)  # neighboring columns of a thread
@@ -628,7 +628,7 @@ class _Interaction(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative
     def backward(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
         x_hat, rstd, normalization, draw, *parameters = ctx.saved_tensors
         norm_weight, norm_bias, k1, bias1, k2, bias2, _, bn_bias, gamma = parameters

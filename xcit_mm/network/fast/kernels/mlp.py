@@ -29,7 +29,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .gelu import gelu, gelu_and_slope
-from .launch import launch
+from .launch import first_derivative, launch
 from .norm import normalize, normalize_backward
 
 # On CUDA, the product of 16-bit matrices can be returned in float32: PyTorch 2.8 and later.
@@ -400,7 +400,7 @@ class _Mlp(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative
     def backward(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
         x_hat, rstd, h, draw, folded1, folded2, *weights = ctx.saved_tensors
         norm_weight, norm_bias, fc1_weight, _, fc2_weight, fc2_bias, gamma = weights

@@ -16,11 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..tracing import computed_dtype, without_autocast
-from ..unmodified import CONVOLUTIONS
 from .batch_norm import (
     affine_map,
     process_group,
@@ -30,26 +28,13 @@ from .batch_norm import (
     uses_batch_statistics,
 )
 from .gelu import gelu, gelu_and_slope
-from .launch import launch
+from .launch import first_derivative, launch
 
 BLOCK_R, BLOCK_W = 16, 128  # rows and columns of a tile
 # Programs that add up values: four for each multiprocessor of an H100, which run at once. So few
 # keep the memory busy only if they load tiles ahead, in stages.
 PROGRAMS = 528
 STAGES = tl.constexpr(3)
-
-
-def is_conv_stack(layers: Sequence[nn.Module]) -> bool:
-    """Return whether :func:`conv_stack` computes what these unmodified layers do."""
-    types = CONVOLUTIONS, (nn.BatchNorm2d, nn.SyncBatchNorm), (nn.GELU,)
-    convs, norms, activations = (layers[i::3] for i in range(3))
-    return (
-        len(layers) % 3 > 0
-        and all(type(layer) in types[i % 3] for i, layer in enumerate(layers))
-        and all(c.padding_mode == 'zeros' and not isinstance(c.padding, str) for c in convs)
-        and all(norm.affine for norm in norms)
-        and all(act.approximate == 'none' for act in activations)
-    )
 
 
 def conv_stack(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
@@ -60,7 +45,7 @@ def conv_stack(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
 
     Args:
         layers: Unmodified layers: a convolution, followed by none or more of BatchNorm, GELU and a
-            convolution each, and then by BatchNorm or nothing (see :func:`is_conv_stack`).
+            convolution each, and then by BatchNorm or nothing.
         x: Maps in any memory format.
 
     Shape:
@@ -165,7 +150,7 @@ class _NormGeluConv(Function):
         return x if conv_weight is None else torch.convolution(x, conv_weight, conv_bias, *geometry)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         y, normalization, conv_weight = ctx.saved_tensors
         group, activates, geometry, parameter_dtype = ctx.options
