@@ -128,6 +128,40 @@ def test_a_branch_may_be_replaced(model, image):
 @pytest.mark.parametrize(
     'change',
     [
+        lambda block: setattr(block, 'attn', nn.Identity()),
+        lambda block: setattr(block, 'mlp', nn.Linear(32, 32)),
+        lambda block: setattr(block.attn, 'proj', nn.Linear(32, 32, bias=False)),
+        lambda block: setattr(block.mlp, 'fc2', nn.Linear(128, 32, bias=False)),
+        lambda block: setattr(block.local_mp, 'act', nn.Identity()),
+        lambda block: setattr(block.local_mp, 'act', nn.GELU('tanh')),
+        lambda block: setattr(block.local_mp, 'bn', nn.Identity()),
+        lambda block: setattr(block.local_mp, 'bn', nn.BatchNorm2d(32, affine=False)),
+        lambda block: block.local_mp.bn.train(),
+    ],
+)
+@pytest.mark.parametrize('with_gradients', [False, True])
+def test_other_layers_in_a_block_are_called(monkeypatch, model, change, with_gradients):
+    block, x = model.blocks[0], torch.randn(1, 700, 32)
+    change(block)
+    plain = copy.deepcopy(block)
+    with torch.set_grad_enabled(with_gradients):
+        y = block(x, 28, 25)
+        monkeypatch.setattr('xcit_mm.network.layers.fast_form', lambda *args: None)
+        assert relative_error(y, plain(x, 28, 25)) <= 1e-5
+    for buffer, expected in zip(block.buffers(), plain.buffers(), strict=True):
+        assert torch.allclose(buffer, expected)
+
+
+def test_layers_before_the_first_convolution_of_a_stack_are_called(model, image):
+    stack = model.patch_embed.proj
+    stack.insert(0, nn.BatchNorm2d(3))
+    stack[0].running_mean.fill_(0.3)
+    assert_same_maps([infer(stack, image)], [stack(image)])
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
         lambda layer: layer.register_forward_hook(print),
         lambda layer: layer.register_forward_pre_hook(print),
         lambda layer: layer.register_full_backward_hook(print),

@@ -226,7 +226,7 @@ class XCABlock(nn.Module):
     ) -> Tensor:
         draws = self.drop_path.draw(x, rows) if draws is None else draws
         if fast := fast_form(self, x, rows):
-            return fast.block(self, x, H, W, draws)
+            return fast.block(self, x, H, W, draws, *rows.passed)
         y = self.gamma1 * self.attn(self.norm1(x), *rows.passed)
         x = x + self.drop_path(y, draws[0])
         y = self.gamma3 * self.local_mp(self.norm3(x), H, W, *rows.passed)

@@ -52,7 +52,14 @@ def test_a_block(monkeypatch):
     randomize(block)
     exact = gradients(block.double(), x.double(), 5, 7)
     monkeypatch.setattr(form, 'cpu', gpu)
-    assert_same(gradients(block.float(), x, 5, 7), exact, TOLERANCE)
+    block = block.float()
+    for parameter in block.parameters():  # another order in memory, as of loaded weights
+        parameter.data = parameter.data[..., None].repeat_interleave(2, -1)[..., 0]
+    assert_same(gradients(block, x, 5, 7), exact, TOLERANCE)
+    with pytest.raises(RuntimeError, match='no second derivatives'):
+        torch.autograd.grad(block(x, 5, 7).sum(), block.gamma1, create_graph=True)
+    with pytest.raises(RuntimeError, match='5, 8'):
+        block(x, 5, 8)
 
 
 def test_float16_is_no_less_exact_than_the_layers_under_autocast(monkeypatch):
@@ -72,13 +79,14 @@ def test_float16_is_no_less_exact_than_the_layers_under_autocast(monkeypatch):
         assert error <= 1.1 * errors[0][name] + 1e-6, name
 
 
-def test_a_backbone_that_is_checkpointed(monkeypatch):
+def test_a_backbone_that_is_checkpointed(messages):
+    """Its first step verifies the kernels within a checkpoint."""
     model = small_xcit(drop_path_rate=0.0, with_cp=True, pad_maps=True)
     image = torch.randn(1, 3, 45, 61)
     randomize(model)
     exact = gradients(model.double(), image.double())
-    monkeypatch.setattr(form, 'cpu', gpu)
     assert_same(gradients(model.float(), image), exact, 1e-5)
+    assert not messages and gpu._verified
 
 
 def test_a_backbone_in_inference_and_in_float16(in_kernels):

@@ -24,18 +24,26 @@ from .xca_operator import xca
 CHUNK = 1024
 
 
-def block(block: nn.Module, x: Tensor, H: int, W: int, draws: Sequence[Tensor | None]) -> Tensor:
+def block(
+    block: nn.Module,
+    x: Tensor,
+    H: int,
+    W: int,
+    draws: Sequence[Tensor | None],
+    rows: Rows = ALONE,
+) -> Tensor:
     """Compute an :class:`.XCABlock` for tokens (B, N, C), N = H * W."""
-    if not (torch.is_grad_enabled() or block.training or block.local_mp.bn.training):
-        return add_mlp_(block, add_attention_and_interaction(block, x, H, W, block.attn))
-    x = x + _kept(_scaled(_attention, block.gamma1, block.attn, block.norm1(x)), draws[0])
-    y = _scaled(_interaction, block.gamma3, block.local_mp, block.norm3(x), H, W)
-    x = x + _kept(y, draws[1])
-    return x + _kept(_scaled(_mlp, block.gamma2, block.mlp, block.norm2(x)), draws[2])
-
-
-def _kept(y: Tensor, draw: Tensor | None) -> Tensor:
-    return y if draw is None else y * draw
+    attn, lpi, mlp, drop_path = block.attn, block.local_mp, block.mlp, block.drop_path
+    if rows is not ALONE:
+        x = x + drop_path(block.gamma1 * attn(block.norm1(x), rows), draws[0])
+        x = x + drop_path(block.gamma3 * lpi(block.norm3(x), H, W, rows), draws[1])
+    elif not (torch.is_grad_enabled() or block.training or lpi.bn.training):
+        return add_mlp_(block, add_attention_and_interaction(block, x, H, W, attn))
+    else:
+        x = x + drop_path(_scaled(_attention, block.gamma1, attn, block.norm1(x)), draws[0])
+        y = _scaled(_interaction, block.gamma3, lpi, block.norm3(x), H, W)
+        x = x + drop_path(y, draws[1])
+    return x + drop_path(_scaled(_mlp, block.gamma2, mlp, block.norm2(x)), draws[2])
 
 
 def _scaled(

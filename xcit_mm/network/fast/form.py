@@ -14,11 +14,13 @@ def fast_form(module: nn.Module, x: Tensor, rows: Rows) -> ModuleType | None:
     """Return what computes a module faster, :mod:`.cpu` or :mod:`.gpu`; None for its layers.
 
     The layers themselves compute if one of them is modified (LoRA, hooks, quantization), in
-    compiled and exported graphs, under transforms, fake tensors and counters of operations, and if
-    the input does not hold all rows of an image.
+    compiled and exported graphs, and under transforms, fake tensors and counters of operations.
+    Where a block's input does not hold all rows of an image, :mod:`.cpu` computes on any device.
     """
-    if rows is not ALONE or is_intercepted() or not _is_known(module):
+    if is_intercepted() or not _is_known(module):
         return None
+    if rows is not ALONE:
+        return None if isinstance(module, nn.Sequential) else cpu
     if x.is_cuda:
         return gpu if gpu.can_compute(module, x) else None
     return cpu

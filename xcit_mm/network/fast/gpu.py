@@ -19,6 +19,8 @@ from .unmodified import flat_layers
 MIN_CAPABILITY = (8, 0)  # bfloat16, and enough shared memory for the tiles
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_HEAD_WIDTH = 64  # channels of a head, whose matrices fit into registers
+# The second and third axis of a grid have up to 65,535 programs, for 64 tokens or half an image each.
+MAX_TOKENS, MAX_IMAGES = 64 * 65_535, 65_535 // 2
 _verified: dict[Hashable, bool] = {}  # by what the compiled kernels depend on
 _disabled: set[torch.device] = set()  # on which a kernel has failed
 
@@ -33,9 +35,9 @@ def can_compute(module: nn.Module, x: Tensor) -> bool:
 
 def can_launch(x: Tensor) -> bool:
     """Return whether the kernels run on the device of ``x``, in its dtype."""
-    dtypes = x.dtype, computed_dtype(x)
-    is_possible = x.device not in _disabled and all(dtype in DTYPES for dtype in dtypes)
-    return is_possible and _has_kernels(x.device)
+    are_known = x.dtype in DTYPES and computed_dtype(x) in DTYPES
+    fit_grid = x.dim() != 3 or (len(x) <= MAX_IMAGES and x.shape[1] <= MAX_TOKENS)
+    return x.device not in _disabled and are_known and fit_grid and _has_kernels(x.device)
 
 
 def block(layers: nn.Module, x: Tensor, H: int, W: int, draws: Sequence[Tensor | None]) -> Tensor:
