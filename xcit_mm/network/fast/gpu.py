@@ -19,7 +19,7 @@ from .unmodified import flat_layers
 MIN_CAPABILITY = (8, 0)  # bfloat16, and enough shared memory for the tiles
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_HEAD_WIDTH = 64  # channels of a head, whose matrices fit into registers
-# The second and third axis of a grid have up to 65,535 programs, for 64 tokens or half an image each.
+# The second and third axis of a grid have up to 65,535 programs, for 64 tokens or half an image.
 MAX_TOKENS, MAX_IMAGES = 64 * 65_535, 65_535 // 2
 _verified: dict[Hashable, bool] = {}  # by what the compiled kernels depend on
 _disabled: set[torch.device] = set()  # on which a kernel has failed
@@ -140,7 +140,6 @@ def _is_verified(module: nn.Module, x: Tensor) -> bool:
 
 def _verify(module: nn.Module, x: Tensor, dtype: torch.dtype) -> bool:
     """Compute a module of the same shapes, without random numbers and without other processes."""
-    from ..layers import XCABlock
     from .kernels.launch import KernelError
 
     grad, is_stack = torch.is_grad_enabled(), isinstance(module, nn.Sequential)
@@ -150,7 +149,7 @@ def _verify(module: nn.Module, x: Tensor, dtype: torch.dtype) -> bool:
             values = torch.empty(1, x.shape[1], 32, 32)
         else:
             dim = module.attn.proj.out_features
-            trial = XCABlock(dim, module.attn.num_heads, 1.0, 0.0)
+            trial = type(module)(dim, module.attn.num_heads, eta=1.0, drop_path=0.0)
             values = torch.empty(1, 256, dim)
     trial = trial.to(dtype).to_empty(device=x.device).train(module.training)
     for tensor in (*trial.parameters(), *trial.buffers()):

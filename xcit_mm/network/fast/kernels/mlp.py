@@ -326,7 +326,6 @@ def mlp_branch(
     gamma: Tensor,
     draw: Tensor | None = None,
     dtype: torch.dtype | None = None,
-    folded: FoldedMlp | None = None,
 ) -> Tensor:
     """Return x + draw * gamma * MLP(LayerNorm(x)).
 
@@ -342,13 +341,12 @@ def mlp_branch(
         gamma: LayerScale (C,).
         draw: Factor (B,) of each image in float32, for stochastic depth.
         dtype: What the kernels and products pass to each other, by default the dtype of x.
-        folded: What :func:`fold_mlp` returns for these weights and ``dtype``, if it is known.
 
     Shape:
         (B, N, C) to (B, N, C), in the dtype of x.
     """
     weights = norm_weight, norm_bias, fc1_weight, fc1_bias, fc2_weight, fc2_bias, gamma
-    options = eps, draw, dtype or x.dtype, folded
+    options = eps, draw, dtype or x.dtype
     if torch.is_grad_enabled():
         return _Mlp.apply(x, *weights, *options)
     return _forward(x, *weights, *options)[0]
@@ -366,7 +364,6 @@ def _forward(
     eps: float,
     draw: Tensor | None,
     dtype: torch.dtype,
-    folded: FoldedMlp | None,
     keeps: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, FoldedMlp]:
     """Return the output, and x_hat, 1 / deviation, h and the weights that gave them.
@@ -375,8 +372,7 @@ def _forward(
     """
     x = x.contiguous()
     B, N, C = x.shape
-    if folded is None:
-        folded = fold_mlp(norm_weight, norm_bias, fc1_weight, fc1_bias, fc2_weight, dtype)
+    folded = fold_mlp(norm_weight, norm_bias, fc1_weight, fc1_bias, fc2_weight, dtype)
     x_hat, rstd = normalize(x, eps, dtype)
     with torch.autocast(x.device.type, enabled=False):
         h = torch.addmm(folded.fc1_bias, x_hat.view(-1, C), folded.fc1_weight.t())
@@ -392,8 +388,8 @@ def _forward(
 
 class _Mlp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, *args: Tensor | float | torch.dtype | FoldedMlp | None) -> Tensor:
-        *weights, _, draw, _, _ = args
+    def forward(ctx, x: Tensor, *args: Tensor | float | torch.dtype | None) -> Tensor:
+        *weights, _, draw, _ = args
         out, x_hat, rstd, h, folded = _forward(x, *args, keeps=True)
         kept = x_hat, rstd, h, draw, folded.fc1_weight, folded.fc2_weight
         ctx.save_for_backward(*kept, *weights)
@@ -407,7 +403,7 @@ class _Mlp(torch.autograd.Function):
         gradients = [torch.empty_like(weight) for weight in weights]
         dnorm_weight, dnorm_bias, dfc1, dbias1, dfc2, dbias2, dgamma = gradients
         if not len(dy):  # no program would store the scale
-            return dy, *(gradient.zero_() for gradient in gradients), *[None] * 4
+            return dy, *(gradient.zero_() for gradient in gradients), *[None] * 3
         dy = dy.contiguous()
         dv, scaled, scale, fc2_sums = _cast(dy, gamma, draw, x_hat.dtype)
         with torch.autocast(dy.device.type, enabled=False):
@@ -428,7 +424,7 @@ class _Mlp(torch.autograd.Function):
         grid = (2 * triton.cdiv(C, UNFOLDED),)
         launch(unfold_kernel, grid, *args, *results, C=C, BLOCK_C=UNFOLDED, BLOCK_O=128)
         dx = normalize_backward(dx_hat, x_hat, rstd, dy, scale)
-        return dx, *gradients, *[None] * 4
+        return dx, *gradients, *[None] * 3
 
 
 def _cast(
