@@ -1,5 +1,6 @@
 """Tokens in the memory of a GPU, for which the memory of the CPU stands in here."""
 
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -222,3 +223,33 @@ def test_a_late_write_waits_for_the_next_tile_and_none_follows_an_error():
     with LateWrites(arguments[0], OTHER, OTHER) as write:
         write(windows[3], windows[3], tokens)
         assert windows[3] in written
+
+
+def test_tokens_leave_the_memory_with_their_run():
+    place = Workspace()
+    shape = slice(0, 2), (3, 4), torch.float32
+    tokens = place.open('tokens', *shape, are_tokens=True)
+    labels = place.open('labels', *shape).zero_()
+    memory = weakref.ref(tokens.zero_()._tokens)
+    place.remove()  # while maps may still refer to the file
+    assert memory() is None
+    assert not labels.array().any()
+
+
+def test_a_window_is_pinned_without_what_lies_between_its_rows(monkeypatch):
+    pinned_shapes = []
+    real = torch.empty
+
+    def empty(*args: object, pin_memory: bool = False, **options: object) -> torch.Tensor:
+        if pin_memory:
+            pinned_shapes.append(args[0])
+        return real(*args, **options)
+
+    monkeypatch.setattr(torch, 'empty', empty)
+    monkeypatch.setattr(torch.Tensor, 'is_pinned', lambda tensor: False)
+    image = torch.randn(3, 40, 50)
+    window = image[:, 3:7, 10:20]
+    copy = pinned(window, torch.device('cuda'))
+    assert torch.equal(copy, window) and copy.is_contiguous()
+    assert pinned_shapes == [(3, 4, 10)]
+    assert pinned(window, CPU) is window
