@@ -221,7 +221,7 @@ class Passes:
             sums = self._summed(number, sums)
             self.workspace.finish(PASSES, number + 1, store)
             if not number:
-                trim_memory()  # the tensors of patches have other sizes than those of layers
+                trim_memory()  # layers cannot reuse it: their tensors have other sizes
             self.shards.barrier()  # no process repeats this pass, which needs the store before it
             if number and number - 1 not in self._kept:
                 self._free(number - 1)
