@@ -2,7 +2,7 @@
 
 The attention is an affine map of the tokens that follows from their mean s and covariance G
 (:func:`xcit_mm.network.ops.gram.affine_map`). With W the weight of a projection times the weight of
-the LayerNorm before it, b its bias plus its product with the bias of the LayerNorm, and the normalized
+the LayerNorm before it, b its bias plus the product with the LayerNorm's bias, and the normalized
 tokens x_hat, the map of an image is
 
     mq = Wq s + bq, and mk likewise;                     the means of q and k
