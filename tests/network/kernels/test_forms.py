@@ -56,10 +56,44 @@ def test_a_block(monkeypatch):
     for parameter in block.parameters():  # another order in memory, as of loaded weights
         parameter.data = parameter.data[..., None].repeat_interleave(2, -1)[..., 0]
     assert_same(gradients(block, x, 5, 7), exact, TOLERANCE)
-    with pytest.raises(RuntimeError, match='no second derivatives'):
-        torch.autograd.grad(block(x, 5, 7).sum(), block.gamma1, create_graph=True)
     with pytest.raises(RuntimeError, match='5, 8'):
         block(x, 5, 8)
+
+
+def second_derivatives(module: nn.Module, x: Tensor, *args: object) -> list[Tensor | None]:
+    """Return the gradients of a penalty for the gradients of a module, and of its outputs."""
+    module, x = copy.deepcopy(module), x.clone().requires_grad_()
+    inputs = [x, *(p for p in module.parameters() if p.requires_grad)]
+    y = module(x, *args)
+    value = sum(map_.sin().sum() for map_ in (y if isinstance(y, tuple) else (y,)))
+    first = torch.autograd.grad(value, inputs, create_graph=True, allow_unused=True)
+    (value + sum(g.square().mean() for g in first if g is not None)).backward()
+    return [t.grad for t in inputs]
+
+
+@pytest.mark.parametrize('training', [True, False])
+def test_second_derivatives_of_a_block(monkeypatch, training):
+    block = XCABlock(32, 2, eta=1.0, drop_path=0.0).train(training)
+    randomize(block)
+    block.mlp.fc1.weight.requires_grad_(False)
+    x, draws = torch.randn(2, 12, 32), [torch.tensor([0, 1.5]).view(2, 1, 1)] * 3
+    exact = second_derivatives(block.double(), x.double(), 3, 4, ALONE, [d.double() for d in draws])
+    monkeypatch.setattr(form, 'cpu', gpu)
+    values = second_derivatives(block.float(), x, 3, 4, ALONE, draws)
+    for value, expected in zip(values, exact, strict=True):
+        assert (value.double() - expected).norm() <= 2e-5 * expected.norm().clamp_min(1)
+
+
+def test_second_derivatives_of_a_backbone_that_is_checkpointed(monkeypatch):
+    model, image = small_xcit(drop_path_rate=0.0, with_cp=True), torch.randn(1, 3, 32, 48)
+    randomize(model)
+    exact = second_derivatives(model.double(), image.double())
+    monkeypatch.setattr(form, 'cpu', gpu)
+    values = second_derivatives(model.float(), image)
+    for value, expected in zip(values, exact, strict=True):
+        assert (value is None) == (expected is None)
+        if value is not None:
+            assert (value.double() - expected).norm() <= 1e-3 * expected.norm().clamp_min(1)
 
 
 def test_float16_is_no_less_exact_than_the_layers_under_autocast(monkeypatch):

@@ -41,7 +41,8 @@ from torch.autograd import Function
 from ...ops.gram import affine_map, map_tokens
 from ...ops.moments import with_moments
 from ..tracing import computed_dtype
-from .launch import first_derivative, launch
+from .differentiable import asks_for_second, branch_gradients, gradients
+from .launch import launch
 from .norm import normalize_backward, normalize_with_sums, rows_of_program, tokens_in_tile
 
 EPS = tl.constexpr(1e-12)  # smallest norm by which a query or key is divided, as in F.normalize
@@ -1106,7 +1107,7 @@ def _attention(x: Tensor, eps: float, dtype: torch.dtype, weights: Weights) -> T
     weights = Weights(*(w if w is None else w.contiguous() for w in weights))
     needs_gradients = any(t is not None and t.requires_grad for t in (x, *weights))
     if torch.is_grad_enabled() and needs_gradients:
-        return _Attention.apply(x, eps, dtype, *weights)
+        return _Attention.apply(x, eps, dtype, *weights)[0]
     return _forward(x, eps, dtype, weights, keeps=False)[0]
 
 
@@ -1114,39 +1115,38 @@ class _Attention(Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, eps: float, dtype: torch.dtype, *weights: Tensor | None
-    ) -> Tensor:
+    ) -> tuple[Tensor, ...]:
+        """Return the output, and for second derivatives what the branch's LayerNorm computed."""
+        ctx.set_materialize_grads(False)
         out, kept = _forward(x, eps, dtype, Weights(*weights), keeps=True)
         ctx.save_for_backward(*weights, *kept)
-        return out
+        return (out,) if kept.rstd is None else (out, kept.x_hat, kept.rstd)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy: Tensor | None, *of_norm: Tensor | None) -> tuple[Tensor | None, ...]:
         tensors, number = ctx.saved_tensors, len(Weights._fields)  # a checkpoint unpacks them once
         weights, kept = Weights(*tensors[:number]), Kept(*tensors[number:])
-        if torch.is_grad_enabled() and weights.norm is None:  # what was kept are the tokens
-            return _differentiable_backward(ctx, dy, kept.x_hat, weights)
-        return _Attention._backward(ctx, dy, weights, kept)
-
-    @staticmethod
-    @first_derivative
-    def _backward(
-        ctx: Any, dy: Tensor, weights: 'Weights', kept: 'Kept'
-    ) -> tuple[Tensor | None, ...]:
-        needs_x, needs_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[3:])
-        dx, gradients = _backward(dy.contiguous(), weights, kept, needs_x, needs_weights)
-        return dx, None, None, *gradients
+        if asks_for_second(*of_norm):
+            if kept.rstd is None:
+                dx, *of_weights = gradients(_attended, (kept.x_hat, *weights), dy)
+            else:
+                normalized = kept.x_hat, kept.rstd
+                dx, of_weights = branch_gradients(_attended, *normalized, weights, dy, *of_norm)
+        else:
+            needs_x, needs_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[3:])
+            dx, of_weights = _backward(dy.contiguous(), weights, kept, needs_x, needs_weights)
+        return dx, None, None, *of_weights
 
 
-def _differentiable_backward(
-    ctx: Any, dy: Tensor, x: Tensor, weights: Weights
-) -> tuple[Tensor | None, ...]:
-    """Return the gradients of the operator in operators of PyTorch, to differentiate them again."""
+def _attended(x: Tensor, *weights: Tensor | None) -> Tensor:
+    """Return what is added to the residual connection, in operators of PyTorch."""
+    *parameters, norm, norm_bias, gamma, draw = weights
+    if norm is not None:
+        x = x * norm + norm_bias
     tokens, G, s = with_moments(x)
-    y = map_tokens(tokens, *affine_map(G, s, x.shape[1], *weights[:5]))
-    inputs = x, None, None, *weights
-    needed = [t for t, needs in zip(inputs, ctx.needs_input_grad, strict=True) if needs]
-    gradients = iter(torch.autograd.grad(y, needed, dy, create_graph=True))
-    return tuple(next(gradients) if needs else None for needs in ctx.needs_input_grad)
+    y = map_tokens(tokens, *affine_map(G, s, x.shape[1], *parameters))
+    y = y if gamma is None else gamma * y
+    return y if draw is None else draw[:, None, None] * y
 
 
 class Kept(NamedTuple):

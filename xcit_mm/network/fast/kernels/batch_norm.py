@@ -21,11 +21,14 @@ processes, into the gradient of y in either case:
 S and T over the pixels of this process are the gradients of bias and weight.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 import triton
 import triton.language as tl
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .launch import launch
@@ -99,6 +102,30 @@ def sum_over_processes(sums: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     sums = sums.clone()
     dist.all_reduce(sums, group=group)
     return sums
+
+
+def differentiable_norm(
+    normalization: Tensor, eps: float | None, group: dist.ProcessGroup | None
+) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return a normalization of maps with a weight and a bias, in PyTorch's operators.
+
+    Args:
+        normalization: That of the kernels.
+        eps: That of the layer, or None if it used its running statistics.
+        group: The processes that share the statistics of the layer.
+
+    Raises:
+        RuntimeError: Other processes share the statistics.
+    """
+    if group is not None:
+        raise RuntimeError(
+            'create_graph=True: BatchNorm that is synchronized over processes has no second '
+            'derivatives: train in one process, or set norm_eval=True'
+        )
+    if eps is None:
+        mean, var = normalization[0], normalization[1].square().reciprocal()
+        return lambda x, weight, bias: F.batch_norm(x, mean, var, weight, bias, eps=0.0)
+    return lambda x, weight, bias: F.batch_norm(x, None, None, weight, bias, True, eps=eps)
 
 
 @triton.jit

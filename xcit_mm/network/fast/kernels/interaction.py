@@ -23,21 +23,28 @@ the tile are added up at once.
 Letters in shapes: B images, H x W = N tokens, C channels, P programs for each channel.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ...tokens import map_to_tokens, tokens_to_map
 from .batch_norm import (
+    differentiable_norm,
     process_group,
     running_statistics,
     statistics,
     sum_over_processes,
     uses_batch_statistics,
 )
+from .differentiable import asks_for_second, branch_gradients
 from .gelu import gelu, gelu_and_slope
-from .launch import first_derivative, launch
+from .launch import launch
 from .norm import normalize, normalize_backward
 
 WIDE = tl.constexpr(4)  # neighboring columns of a thread
@@ -580,7 +587,7 @@ def interaction_branch(
     norm = norm_weight, norm_bias
     convolutions = conv1_weight, conv1_bias, conv2_weight, conv2_bias
     options = (H, W), eps, bn, draw, dtype or x.dtype
-    return _Interaction.apply(x, *norm, *convolutions, bn_weight, bn_bias, gamma, *options)
+    return _Interaction.apply(x, *norm, *convolutions, bn_weight, bn_bias, gamma, *options)[0]
 
 
 class _Interaction(torch.autograd.Function):
@@ -602,7 +609,9 @@ class _Interaction(torch.autograd.Function):
         bn: _BatchNorm,
         draw: Tensor | None,
         dtype: torch.dtype,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the output, and what LayerNorm computed for second derivatives."""
+        ctx.set_materialize_grads(False)
         x = x.contiguous()
         B, _, C = x.shape
         tiles = _Tiles(B, *size, C)
@@ -622,15 +631,21 @@ class _Interaction(torch.autograd.Function):
         args = *second, gamma, draw, x, out, None
         tiles.launch(convolution_kernel, C, *args, HAS_GELU=False)
         ctx.tiles, ctx.group = tiles, process_group(bn)
+        ctx.eps = bn.eps if has_batch_statistics else None
         parameters = norm_weight, norm_bias, conv1_weight, conv1_bias, conv2_weight, conv2_bias
         state = x_hat, rstd, normalization, draw
         ctx.save_for_backward(*state, *parameters, bn_weight, bn_bias, gamma)
-        return out
+        return out, x_hat, rstd
 
     @staticmethod
-    @first_derivative
-    def backward(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx, dy: Tensor | None, *of_norm: Tensor | None) -> tuple[Tensor | None, ...]:
         x_hat, rstd, normalization, draw, *parameters = ctx.saved_tensors
+        if asks_for_second(*of_norm):
+            normalize_again = differentiable_norm(normalization, ctx.eps, ctx.group)
+            function = partial(_interaction, ctx.tiles.size[:2], normalize_again)
+            args = x_hat, rstd, (*parameters, draw), dy, *of_norm
+            dx, (*gradients, _) = branch_gradients(function, *args)
+            return dx, *gradients, *[None] * 5
         norm_weight, norm_bias, k1, bias1, k2, bias2, _, bn_bias, gamma = parameters
         tiles, C = ctx.tiles, x_hat.shape[-1]
         dy = dy.contiguous()
@@ -653,6 +668,30 @@ class _Interaction(torch.autograd.Function):
         _finish(first_sums_kernel, sums, dk1, dbias1, dnorm_weight, dnorm_bias)
         dx = normalize_backward(dx_hat, x_hat, rstd, dy)
         return dx, *gradients, *[None] * 5
+
+
+def _interaction(
+    size: tuple[int, int],
+    normalize_again: Callable[[Tensor, Tensor, Tensor], Tensor],
+    x_hat: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    conv1_weight: Tensor,
+    conv1_bias: Tensor,
+    conv2_weight: Tensor,
+    conv2_bias: Tensor,
+    bn_weight: Tensor,
+    bn_bias: Tensor,
+    gamma: Tensor,
+    draw: Tensor | None,
+) -> Tensor:
+    """Return what is added to the residual connection, in operators of PyTorch."""
+    x = tokens_to_map(x_hat * norm_weight + norm_bias, *size)
+    x = F.gelu(F.conv2d(x, conv1_weight, conv1_bias, padding=1, groups=x.shape[1]))
+    x = normalize_again(x, bn_weight, bn_bias)
+    x = F.conv2d(x, conv2_weight, conv2_bias, padding=1, groups=x.shape[1])
+    y = gamma * map_to_tokens(x)
+    return y if draw is None else draw[:, None, None] * y
 
 
 def _finish(kernel, sums: Tensor, *args: Tensor) -> None:

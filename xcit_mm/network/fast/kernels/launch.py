@@ -4,9 +4,7 @@ Functions that launch kernels allocate their results from shapes alone. So they 
 tensors (``torch._subclasses.FakeTensorMode``), which have shapes and devices, but no values.
 """
 
-from collections.abc import Callable
 from contextlib import nullcontext
-from functools import wraps
 from typing import Any
 
 import torch
@@ -49,25 +47,6 @@ def launch(
             kernel[grid](*args, enable_fp_fusion=True, **options)
     except Exception as error:  # each layer below raises its own, from OSError to ValueError
         raise KernelError(f'kernel {kernel.__name__} cannot run: {_reason(error)}') from error
-
-
-def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a backward function raise an error if its result is to be differentiated again.
-
-    PyTorch's ``once_differentiable`` raises one only if the gradient that it gets requires a
-    gradient. Otherwise, the gradient of a gradient penalty would be missing in silence.
-    """
-
-    @wraps(backward)
-    def checked(ctx: Any, *args: Any) -> Any:
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                'create_graph=True: the kernels of XCiT have no second derivatives: take them with '
-                'torch.func, or of a model in float64, for which the layers of PyTorch compute'
-            )
-        return backward(ctx, *args)
-
-    return checked
 
 
 def _reason(error: BaseException) -> str:

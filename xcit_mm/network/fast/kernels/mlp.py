@@ -27,9 +27,11 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional as F
 
+from .differentiable import asks_for_second, branch_gradients
 from .gelu import gelu, gelu_and_slope
-from .launch import first_derivative, launch
+from .launch import launch
 from .norm import normalize, normalize_backward
 
 # On CUDA, the product of 16-bit matrices can be returned in float32: PyTorch 2.8 and later.
@@ -348,7 +350,7 @@ def mlp_branch(
     weights = norm_weight, norm_bias, fc1_weight, fc1_bias, fc2_weight, fc2_bias, gamma
     options = eps, draw, dtype or x.dtype
     if torch.is_grad_enabled():
-        return _Mlp.apply(x, *weights, *options)
+        return _Mlp.apply(x, *weights, *options)[0]
     return _forward(x, *weights, *options)[0]
 
 
@@ -388,17 +390,24 @@ def _forward(
 
 class _Mlp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, *args: Tensor | float | torch.dtype | None) -> Tensor:
+    def forward(
+        ctx, x: Tensor, *args: Tensor | float | torch.dtype | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the output, and what LayerNorm computed for second derivatives."""
+        ctx.set_materialize_grads(False)
         *weights, _, draw, _ = args
         out, x_hat, rstd, h, folded = _forward(x, *args, keeps=True)
         kept = x_hat, rstd, h, draw, folded.fc1_weight, folded.fc2_weight
         ctx.save_for_backward(*kept, *weights)
-        return out
+        return out, x_hat, rstd
 
     @staticmethod
-    @first_derivative
-    def backward(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx, dy: Tensor | None, *of_norm: Tensor | None) -> tuple[Tensor | None, ...]:
         x_hat, rstd, h, draw, folded1, folded2, *weights = ctx.saved_tensors
+        if asks_for_second(*of_norm):
+            args = x_hat, rstd, (*weights, draw), dy, *of_norm
+            dx, (*gradients, _) = branch_gradients(_mlp, *args)
+            return dx, *gradients, *[None] * 3
         norm_weight, norm_bias, fc1_weight, _, fc2_weight, fc2_bias, gamma = weights
         gradients = [torch.empty_like(weight) for weight in weights]
         dnorm_weight, dnorm_bias, dfc1, dbias1, dfc2, dbias2, dgamma = gradients
@@ -425,6 +434,23 @@ class _Mlp(torch.autograd.Function):
         launch(unfold_kernel, grid, *args, *results, C=C, BLOCK_C=UNFOLDED, BLOCK_O=128)
         dx = normalize_backward(dx_hat, x_hat, rstd, dy, scale)
         return dx, *gradients, *[None] * 3
+
+
+def _mlp(
+    x_hat: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    fc1_weight: Tensor,
+    fc1_bias: Tensor,
+    fc2_weight: Tensor,
+    fc2_bias: Tensor,
+    gamma: Tensor,
+    draw: Tensor | None,
+) -> Tensor:
+    """Return what is added to the residual connection, in operators of PyTorch."""
+    h = F.linear(x_hat * norm_weight + norm_bias, fc1_weight, fc1_bias)
+    y = gamma * F.linear(F.gelu(h), fc2_weight, fc2_bias)
+    return y if draw is None else draw[:, None, None] * y
 
 
 def _cast(

@@ -8,7 +8,8 @@ lines, and no lane is idle if C is 24, 48 or 96. The last row may be incomplete.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,19 +17,22 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..tracing import computed_dtype, without_autocast
 from .batch_norm import (
     affine_map,
+    differentiable_norm,
     process_group,
     running_statistics,
     statistics,
     sum_over_processes,
     uses_batch_statistics,
 )
+from .differentiable import asks_for_second, gradients
 from .gelu import gelu, gelu_and_slope
-from .launch import first_derivative, launch
+from .launch import launch
 
 BLOCK_R, BLOCK_W = 16, 128  # rows and columns of a tile
 # Programs that add up values: four for each multiprocessor of an H100, which run at once. So few
@@ -143,17 +147,22 @@ class _NormGeluConv(Function):
     ) -> Tensor:
         y = y.contiguous(memory_format=torch.channels_last)
         normalization = _normalization(y, bn_weight, bn_bias, bn)
-        ctx.save_for_backward(y, normalization, conv_weight)
-        ctx.options = process_group(bn), activates, geometry, bn_weight.dtype
+        ctx.save_for_backward(y, normalization, conv_weight, bn_weight, bn_bias, conv_bias)
+        ctx.options = process_group(bn), activates, geometry
+        ctx.eps = bn.eps if uses_batch_statistics(bn) else None
         x = torch.empty_like(y, dtype=dtype)
         _normalize(y, normalization, activates, x)
         return x if conv_weight is None else torch.convolution(x, conv_weight, conv_bias, *geometry)
 
     @staticmethod
-    @first_derivative
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        y, normalization, conv_weight = ctx.saved_tensors
-        group, activates, geometry, parameter_dtype = ctx.options
+        y, normalization, conv_weight, bn_weight, bn_bias, conv_bias = ctx.saved_tensors
+        group, activates, geometry = ctx.options
+        if asks_for_second():
+            normalize_again = differentiable_norm(normalization, ctx.eps, group)
+            function = partial(_norm_gelu_conv, normalize_again, activates, geometry)
+            inputs = y, bn_weight, bn_bias, conv_weight, conv_bias
+            return *gradients(function, inputs, grad), *[None] * 4
         of_conv = None, None
         dy = torch.empty_like(y)
         if conv_weight is not None:
@@ -167,9 +176,25 @@ class _NormGeluConv(Function):
         grad = grad.contiguous(memory_format=torch.channels_last)
         tensors = grad, y, normalization
         sums = _sums(backward_sums_kernel, tensors, 2, ACTIVATES=activates).sum(0)
-        dbias, dweight = sums.to(parameter_dtype)
+        dbias, dweight = sums.to(bn_weight.dtype)
         _gradient(*tensors, sum_over_processes(sums, group), activates, dy)
         return dy, dweight, dbias, *of_conv, None, None, None, None
+
+
+def _norm_gelu_conv(
+    normalize_again: Callable[[Tensor, Tensor, Tensor], Tensor],
+    activates: bool,
+    geometry: tuple[Any, ...] | None,
+    y: Tensor,
+    bn_weight: Tensor,
+    bn_bias: Tensor,
+    conv_weight: Tensor | None,
+    conv_bias: Tensor | None,
+) -> Tensor:
+    """Do what _NormGeluConv does, in operators of PyTorch."""
+    x = normalize_again(y, bn_weight, bn_bias)
+    x = F.gelu(x) if activates else x
+    return x if conv_weight is None else torch.convolution(x, conv_weight, conv_bias, *geometry)
 
 
 def _tiling(y: Tensor) -> tuple[int, int, dict[str, int]]:
