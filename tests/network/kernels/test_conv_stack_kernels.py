@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from xcit_mm.network.conv_stack import ConvStack
 from xcit_mm.network.fast.kernels.norm_gelu import (
+    NormGeluConv,
     backward_sums_kernel,
     conv_stack,
-    norm_gelu,
     norm_gelu_backward_kernel,
     norm_gelu_kernel,
     partials_kernel,
@@ -44,6 +44,11 @@ def twice(C: int) -> nn.Module:
     return ConvStack(first, nn.BatchNorm2d(C), nn.GELU(), second)
 
 
+def norm_gelu(y: torch.Tensor, bn: nn.Module) -> torch.Tensor:
+    """Return GELU(BatchNorm(y)) without a convolution after it."""
+    return NormGeluConv.apply(y, bn.weight, bn.bias, None, None, bn, True, None, y.dtype)
+
+
 def channels_last(x: torch.Tensor) -> bool:
     return x.is_contiguous(memory_format=torch.channels_last)
 
@@ -55,7 +60,7 @@ def test_norm_and_gelu_are_those_of_the_layers(size, training):
     exact = copy.deepcopy(bn).double()
     y = (2 * torch.randn(size) + 3).requires_grad_()
     grad = torch.randn(size)
-    out = norm_gelu(y, bn, bn.weight, bn.bias)
+    out = norm_gelu(y, bn)
     out.backward(grad)
     reference = y.detach().double().requires_grad_()
     expected = F.gelu(exact(reference))
@@ -71,7 +76,7 @@ def test_norm_and_gelu_are_those_of_the_layers(size, training):
 def test_a_large_mean_costs_no_digits():
     bn = nn.BatchNorm2d(48)
     y = torch.randn(2, 48, 40, 30) + 300
-    out = norm_gelu(y, bn, bn.weight, bn.bias)
+    out = norm_gelu(y, bn)
     expected = F.gelu(F.batch_norm(y.double(), None, None, training=True))
     plain = F.gelu(F.batch_norm(y, None, None, training=True))
     assert error(out, expected) < max(2e-5, error(plain, expected))
@@ -81,7 +86,7 @@ def test_a_large_mean_costs_no_digits():
 def test_no_images_are_no_error(training):
     bn = randomized(nn.BatchNorm2d(16)).train(training)
     y = torch.randn(0, 16, 3, 4, requires_grad=True)
-    norm_gelu(y, bn, bn.weight, bn.bias).sum().backward()
+    norm_gelu(y, bn).sum().backward()
     assert y.grad.shape == y.shape
     assert not bn.weight.grad.any() and not bn.bias.grad.any()
 
@@ -154,7 +159,7 @@ def test_processes_share_their_statistics(tmp_path, monkeypatch):
     def compare(rank: int) -> None:
         share = slice(0, 1) if rank == 0 else slice(1, 3)
         mine = y[share].clone().requires_grad_()
-        out = norm_gelu(mine, bn, bn.weight, bn.bias)
+        out = norm_gelu(mine, bn)
         out.backward(grad[share])
         assert error(out, expected[share]) < 3e-6
         assert error(mine.grad, reference.grad[share]) < 3e-6

@@ -13,7 +13,7 @@ from xcit_mm.network.fast.kernels.attention import (
 )
 from xcit_mm.network.fast.kernels.interaction import interaction_branch
 from xcit_mm.network.fast.kernels.mlp import mlp_branch
-from xcit_mm.network.fast.kernels.norm_gelu import conv_stack, norm_gelu
+from xcit_mm.network.fast.kernels.norm_gelu import NormGeluConv, conv_stack
 from xcit_mm.network.fast.unmodified import flat_layers
 from xcit_mm.network.layers import XCA, ConvPatchEmbed, XCABlock
 
@@ -48,7 +48,11 @@ def is_channels_last(x: Tensor) -> bool:
 def test_norm_gelu(training, dtype):
     bn = nn.BatchNorm2d(48).train(training)
     y = torch.empty(2, 48, 5, 7, dtype=dtype, requires_grad=True)
-    out = checked(lambda y: norm_gelu(y, bn, bn.weight, bn.bias), y, bn)
+    out = checked(
+        lambda y: NormGeluConv.apply(y, bn.weight, bn.bias, None, None, bn, True, None, dtype),
+        y,
+        bn,
+    )
     assert out.shape == y.shape and out.dtype == dtype
     assert is_channels_last(out)
 

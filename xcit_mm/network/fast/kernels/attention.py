@@ -42,7 +42,7 @@ from ...ops.gram import affine_map, map_tokens
 from ...ops.moments import with_moments
 from ..tracing import computed_dtype
 from .differentiable import asks_for_second, branch_gradients, gradients
-from .launch import launch
+from .launch import kernel, launch
 from .norm import normalize_backward, normalize_with_sums, rows_of_program, tokens_in_tile
 
 EPS = tl.constexpr(1e-12)  # smallest norm by which a query or key is divided, as in F.normalize
@@ -57,7 +57,7 @@ BLOCK_K = 32  # length of its products that are added up at a time
 # Sums over the tokens.
 
 
-@triton.jit
+@kernel
 def cast_kernel(
     x_ptr,
     draw_ptr,
@@ -115,7 +115,7 @@ def tile_at(
     return i, j
 
 
-@triton.jit
+@kernel
 def products_kernel(
     a_ptr,
     z_ptr,
@@ -191,7 +191,7 @@ def total_of_shares(totals_ptr, image, images, c, parts, C: tl.constexpr):
     return total
 
 
-@triton.jit
+@kernel
 def moments_kernel(
     products_ptr,
     totals_ptr,
@@ -308,7 +308,7 @@ def product(
     return acc, total
 
 
-@triton.jit
+@kernel
 def weighted_covariance_kernel(
     W_ptr,
     norm_ptr,
@@ -346,7 +346,7 @@ def weighted_covariance_kernel(
     tl.store(WG_ptr + image * 2 * C * C + row[:, None] * C + c[None], acc, mask)
 
 
-@triton.jit
+@kernel
 def attention_kernel(
     WG_ptr,
     W_ptr,
@@ -430,7 +430,7 @@ def attention_kernel(
         tl.store(parts_ptr + 4 * d, bv, mask)
 
 
-@triton.jit
+@kernel
 def map_kernel(
     Wp_ptr,
     bp_ptr,
@@ -551,7 +551,7 @@ def store_mapped(
     tl.store(out_ptr + at, acc.to(out_ptr.dtype.element_ty), mask)
 
 
-@triton.jit
+@kernel
 def map_tokens_kernel(
     x_hat_ptr,
     M_ptr,
@@ -619,7 +619,7 @@ def map_tokens_kernel(
         store_mapped(acc, m_ptr, gamma_ptr, draw, x_ptr, out_ptr, o, tokens, C, BLOCK_N, HAS_GAMMA)
 
 
-@triton.jit
+@kernel
 def token_gradient_kernel(
     dy_ptr,
     M_ptr,
@@ -660,7 +660,7 @@ def token_gradient_kernel(
 # Gradients of small matrices.
 
 
-@triton.jit
+@kernel
 def projected_kernel(
     E_ptr,
     W_ptr,
@@ -726,7 +726,7 @@ def projected_kernel(
         tl.store(WpE_ptr + at, acc, mask)
 
 
-@triton.jit
+@kernel
 def attention_backward_kernel(
     EWv_ptr,
     e_ptr,
@@ -808,7 +808,7 @@ def attention_backward_kernel(
         tl.store(X_ptr + k[:, None] * C + c[None], xk, c_mask)
 
 
-@triton.jit
+@kernel
 def slope_kernel(
     W_ptr,
     norm_ptr,
@@ -866,7 +866,7 @@ def slope_kernel(
         tl.store(v_ptr + tiles * C + k, total * scale, k < C)
 
 
-@triton.jit
+@kernel
 def weight_gradient_kernel(
     WG_ptr,
     WpE_ptr,
@@ -963,7 +963,7 @@ def weight_gradient_kernel(
         tl.store(dWp_ptr + c[None] * C + q[:, None], dWp, c_mask)
 
 
-@triton.jit
+@kernel
 def vector_gradient_kernel(
     unfolded_ptr,
     e_ptr,

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .launch import launch
+from .launch import kernel, launch
 
 BLOCK_C = 16  # channels of a program: few, so that there are many programs
 BLOCK_P = 256  # partials that a program reads at once
@@ -158,7 +158,7 @@ def _merged(partials_ptr, c, P, C: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P:
     return total, merged_mean, tl.sum(squares, 0)
 
 
-@triton.jit
+@kernel
 def merge_kernel(
     partials_ptr, out_ptr, P, C: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr
 ):
@@ -188,7 +188,7 @@ def _store_normalization(out_ptr, c, mean, var, weight_ptr, bias_ptr, eps, share
     tl.store(out_ptr + 4 * C + c, share, c < C)
 
 
-@triton.jit
+@kernel
 def statistics_kernel(
     partials_ptr,
     running_mean_ptr,
@@ -226,7 +226,7 @@ def statistics_kernel(
     _store_normalization(out_ptr, c, mean, squares * share, weight_ptr, bias_ptr, eps, share, C)
 
 
-@triton.jit
+@kernel
 def running_statistics_kernel(
     running_mean_ptr,
     running_var_ptr,

@@ -44,8 +44,9 @@ from .batch_norm import (
 )
 from .differentiable import asks_for_second, branch_gradients
 from .gelu import gelu, gelu_and_slope
-from .launch import launch
+from .launch import kernel, launch
 from .norm import normalize, normalize_backward
+from .sums import store, sum_of_parts
 
 WIDE = tl.constexpr(4)  # neighboring columns of a thread
 GROUPS = 4  # of such columns in a program
@@ -110,11 +111,6 @@ def _taps(k_ptr, c, C: tl.constexpr):
     here = _taps_of_row(k_ptr + 3, c, C)
     below = _taps_of_row(k_ptr + 6, c, C)
     return above + here + below
-
-
-@triton.jit
-def _store(ptr, value, mask):
-    tl.store(ptr, value.to(ptr.dtype.element_ty), mask)
 
 
 @triton.jit
@@ -220,7 +216,7 @@ def _add_constant(y, k, g, columns):
     )
 
 
-@triton.jit
+@kernel
 def convolution_kernel(
     x_ptr,
     f_ptr,
@@ -291,7 +287,7 @@ def convolution_kernel(
             if residual_ptr is not None:
                 x_ptrs = (residual_ptr + at) + (w * C + c) + j * C
                 value += tl.load(x_ptrs, mask, other=0.0).to(tl.float32)
-            _store((out_ptr + at) + (w * C + c) + j * C, value, mask)
+            store((out_ptr + at) + (w * C + c) + j * C, value, mask)
         above, here = here, below
     if partials_ptr is not None:
         # The statistics of each group, merged by Chan's formula (see batch_norm).
@@ -310,7 +306,7 @@ def convolution_kernel(
         tl.store(partials_ptr + 2 * C, tl.sum(squares, 0), c < C)
 
 
-@triton.jit
+@kernel
 def second_backward_kernel(
     dy_ptr,
     p_ptr,
@@ -362,7 +358,7 @@ def second_backward_kernel(
             sums = _correlated(above, here, below, v, sums, j)
             dy_sum += here[j + 1]
             dv = _weighted(above, here, below, k, 0.0, j)
-            _store((dv_ptr + at) + (w * C + c) + j * C, dv, mask)
+            store((dv_ptr + at) + (w * C + c) + j * C, dv, mask)
             dv = tl.where(mask, dv, 0.0)
             dv_sum += dv
             product_sum += dv * centered
@@ -395,7 +391,7 @@ def _row_of_dp(dv_ptr, p_ptr, s, t, columns, w, c, r, H, W, C: tl.constexpr):
     )
 
 
-@triton.jit
+@kernel
 def first_backward_kernel(
     dv_ptr,
     p_ptr,
@@ -448,25 +444,14 @@ def first_backward_kernel(
             sums = _correlated(above, here, below, u, sums, j)
             dp_sum += here[j + 1]
             du = _weighted(above, here, below, k, 0.0, j)
-            _store((dx_hat_ptr + at) + (w * C + c) + j * C, du * weight, mask)
+            store((dx_hat_ptr + at) + (w * C + c) + j * C, du * weight, mask)
             du_sum += tl.where(mask, du, 0.0)
             product_sum += du * x_hat
         above, here = here, below
     _store_sums(sums_ptr, index, c, sums, scale, (dp_sum * scale, product_sum, du_sum), C)
 
 
-@triton.jit
-def _total(sums_ptr, i, c, P, C: tl.constexpr, BLOCK_P: tl.constexpr):
-    """Add up the partial sums number ``i`` of all programs."""
-    total = tl.zeros((BLOCK_P, c.shape[0]), tl.float32)
-    for start in range(0, P, BLOCK_P):
-        p = start + tl.arange(0, BLOCK_P)
-        at = (p.to(tl.int64) * SUMS + i)[:, None] * C + c[None]
-        total += tl.load(sums_ptr + at, (p < P)[:, None] & (c < C)[None], other=0.0)
-    return tl.sum(total, 0)
-
-
-@triton.jit
+@kernel
 def second_sums_kernel(
     sums_ptr,
     gamma_ptr,
@@ -487,23 +472,23 @@ def second_sums_kernel(
     c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = c < C
     gamma = tl.load(gamma_ptr + c, mask, other=0.0).to(tl.float32)
-    total = _total(sums_ptr, 9, c, P, C, BLOCK_P)
-    _store(dbias_ptr + c, gamma * total, mask)
+    total = sum_of_parts(sums_ptr + 9 * C, c, P, SUMS * C, C, BLOCK_P)
+    store(dbias_ptr + c, gamma * total, mask)
     dgamma = total * tl.load(bias_ptr + c, mask, other=0.0).to(tl.float32)
     for i in tl.static_range(9):
-        total = _total(sums_ptr, i, c, P, C, BLOCK_P)
-        _store(dk_ptr + c * 9 + i, gamma * total, mask)
+        total = sum_of_parts(sums_ptr + i * C, c, P, SUMS * C, C, BLOCK_P)
+        store(dk_ptr + c * 9 + i, gamma * total, mask)
         dgamma += total * tl.load(k_ptr + c * 9 + i, mask, other=0.0).to(tl.float32)
-    _store(dgamma_ptr + c, dgamma, mask)
-    total = _total(sums_ptr, 10, c, P, C, BLOCK_P)
+    store(dgamma_ptr + c, dgamma, mask)
+    total = sum_of_parts(sums_ptr + 10 * C, c, P, SUMS * C, C, BLOCK_P)
     tl.store(bn_sums_ptr + c, total, mask)
-    _store(dbn_bias_ptr + c, gamma * total, mask)
-    total = _total(sums_ptr, 11, c, P, C, BLOCK_P)
+    store(dbn_bias_ptr + c, gamma * total, mask)
+    total = sum_of_parts(sums_ptr + 11 * C, c, P, SUMS * C, C, BLOCK_P)
     tl.store(bn_sums_ptr + C + c, total, mask)
-    _store(dbn_weight_ptr + c, gamma * total, mask)
+    store(dbn_weight_ptr + c, gamma * total, mask)
 
 
-@triton.jit
+@kernel
 def first_sums_kernel(
     sums_ptr,
     dk_ptr,
@@ -519,10 +504,10 @@ def first_sums_kernel(
     c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = c < C
     for i in tl.static_range(9):
-        _store(dk_ptr + c * 9 + i, _total(sums_ptr, i, c, P, C, BLOCK_P), mask)
-    _store(dbias_ptr + c, _total(sums_ptr, 9, c, P, C, BLOCK_P), mask)
-    _store(dnorm_weight_ptr + c, _total(sums_ptr, 10, c, P, C, BLOCK_P), mask)
-    _store(dnorm_bias_ptr + c, _total(sums_ptr, 11, c, P, C, BLOCK_P), mask)
+        store(dk_ptr + c * 9 + i, sum_of_parts(sums_ptr + i * C, c, P, SUMS * C, C, BLOCK_P), mask)
+    store(dbias_ptr + c, sum_of_parts(sums_ptr + 9 * C, c, P, SUMS * C, C, BLOCK_P), mask)
+    store(dnorm_weight_ptr + c, sum_of_parts(sums_ptr + 10 * C, c, P, SUMS * C, C, BLOCK_P), mask)
+    store(dnorm_bias_ptr + c, sum_of_parts(sums_ptr + 11 * C, c, P, SUMS * C, C, BLOCK_P), mask)
 
 
 class _Tiles:

@@ -4,16 +4,28 @@ Functions that launch kernels allocate their results from shapes alone. So they 
 tensors (``torch._subclasses.FakeTensorMode``), which have shapes and devices, but no values.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 from torch._subclasses import FakeTensor
 from triton.compiler.errors import CompilationError
 from triton.runtime import KernelInterface
 
 from ....errors import printable
+
+# The names of arguments that depend on the sizes of images and batches. One compiled kernel serves
+# all of them. Triton would compile another one for multiples of 16, which gains nothing here: the
+# number of channels is such a multiple anyway.
+SIZES = 'B', 'N', 'H', 'W', 'T', 'P', 'P1', 'P2', 'rows', 'share', 'parts', 'terms'
+
+
+def kernel(function: Callable[..., None]) -> triton.JITFunction:
+    """Make a function a kernel that is compiled once for all sizes."""
+    return triton.jit(function, do_not_specialize=SIZES)
 
 
 class KernelError(RuntimeError):
@@ -26,7 +38,7 @@ def launch(
     """Launch a kernel; do nothing if the grid is empty or an argument is a fake tensor.
 
     Args:
-        kernel: A function decorated with ``triton.jit``.
+        kernel: A function decorated with :func:`kernel` or ``triton.jit``.
         grid: Number of programs along up to three axes. The second and third axis are limited to
             65,535.
         args: The arguments of the kernel. All tensors are on one device, which need not be the

@@ -29,10 +29,12 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..tracing import without_autocast
 from .differentiable import asks_for_second, branch_gradients
 from .gelu import gelu, gelu_and_slope
-from .launch import launch
+from .launch import kernel, launch
 from .norm import normalize, normalize_backward
+from .sums import store, sum_of_parts
 
 # On CUDA, the product of 16-bit matrices can be returned in float32: PyTorch 2.8 and later.
 MM_HAS_OUT_DTYPE = 'dtype' in torch.ops.aten.mm.overloads()
@@ -45,12 +47,7 @@ SUMMED = 16  # channels whose partial sums a program adds up
 UNFOLDED = 8  # channels whose gradients a program finishes
 
 
-@triton.jit
-def _store(ptr, value, mask):
-    tl.store(ptr, value.to(ptr.dtype.element_ty), mask)
-
-
-@triton.jit
+@kernel
 def fold_kernel(
     fc1_ptr,
     bias_ptr,
@@ -72,21 +69,21 @@ def fold_kernel(
     W = tl.load(fc1_ptr + at, mask, other=0.0).to(tl.float32)
     weight = tl.load(norm_weight_ptr + c, c < C, other=0.0).to(tl.float32)
     bias = tl.load(norm_bias_ptr + c, c < C, other=0.0).to(tl.float32)
-    _store(folded_ptr + at, W * weight[None], mask)
+    store(folded_ptr + at, W * weight[None], mask)
     folded_bias = tl.load(bias_ptr + o, o < 4 * C, other=0.0).to(tl.float32)
-    _store(folded_bias_ptr + o, folded_bias + tl.sum(W * bias[None], 1), o < 4 * C)
+    store(folded_bias_ptr + o, folded_bias + tl.sum(W * bias[None], 1), o < 4 * C)
     if cast_ptr is not None:
-        _store(cast_ptr + at, tl.load(fc2_ptr + at, mask, other=0.0), mask)
+        store(cast_ptr + at, tl.load(fc2_ptr + at, mask, other=0.0), mask)
 
 
-@triton.jit
+@kernel
 def gelu_kernel(h_ptr, out_ptr, size, BLOCK: tl.constexpr):
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     h = tl.load(h_ptr + i, i < size, other=0.0).to(tl.float32)
-    _store(out_ptr + i, gelu(h), i < size)
+    store(out_ptr + i, gelu(h), i < size)
 
 
-@triton.jit
+@kernel
 def residual_kernel(
     x_ptr,
     y_ptr,
@@ -111,10 +108,10 @@ def residual_kernel(
         scale *= tl.load(draw_ptr + tl.program_id(1))
     y = tl.load(y_ptr + at, mask, other=0.0).to(tl.float32) + bias[None]
     x = tl.load(x_ptr + at, mask, other=0.0).to(tl.float32)
-    _store(out_ptr + at, x + y * scale[None], mask)
+    store(out_ptr + at, x + y * scale[None], mask)
 
 
-@triton.jit
+@kernel
 def cast_kernel(
     dy_ptr,
     gamma_ptr,
@@ -150,13 +147,13 @@ def cast_kernel(
         if draw_ptr is not None:
             dv *= tl.load(draw_ptr + image)
         total += dv
-        _store(dv_ptr + at, dv, mask)
-        _store(scaled_ptr + at, dv * gamma[None], mask)
+        store(dv_ptr + at, dv, mask)
+        store(scaled_ptr + at, dv * gamma[None], mask)
     programs = tl.num_programs(0) // blocks
     tl.store(sums_ptr + (image * programs + program) * C + c, tl.sum(total, 0), c < C)
 
 
-@triton.jit
+@kernel
 def gelu_backward_kernel(
     dh_ptr,
     h_ptr,
@@ -181,23 +178,12 @@ def gelu_backward_kernel(
         value, slope = gelu_and_slope(tl.load(h_ptr + at, mask, other=0.0).to(tl.float32))
         dh = tl.load(dh_ptr + at, mask, other=0.0).to(tl.float32) * slope
         total += dh
-        _store(value_ptr + at, value, mask)
-        _store(dh_ptr + at, dh, mask)
+        store(value_ptr + at, value, mask)
+        store(dh_ptr + at, dh, mask)
     tl.store(sums_ptr + program * C + c, tl.sum(total, 0), c < C)
 
 
-@triton.jit
-def _total(sums_ptr, c, P, C: tl.constexpr, BLOCK_P: tl.constexpr):
-    """Add up the partial sums (P, C) of channels ``c``."""
-    total = tl.zeros((BLOCK_P, c.shape[0]), tl.float32)
-    for start in range(0, P, BLOCK_P):
-        p = start + tl.arange(0, BLOCK_P)
-        at = p[:, None] * C + c[None]
-        total += tl.load(sums_ptr + at, (p < P)[:, None] & (c < C)[None], other=0.0)
-    return tl.sum(total, 0)
-
-
-@triton.jit
+@kernel
 def sums_kernel(
     fc1_sums_ptr,
     fc2_sums_ptr,
@@ -215,17 +201,17 @@ def sums_kernel(
 ):
     """Add up the partial sums of dh, and of dv, for the gradients of both biases."""
     c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    total = _total(fc1_sums_ptr, c, P1, 4 * C, BLOCK_P) * tl.load(scale_ptr)
+    total = sum_of_parts(fc1_sums_ptr, c, P1, 4 * C, 4 * C, BLOCK_P) * tl.load(scale_ptr)
     tl.store(fc1_total_ptr + c, total, c < 4 * C)
-    _store(dbias1_ptr + c, total, c < 4 * C)
+    store(dbias1_ptr + c, total, c < 4 * C)
     if tl.program_id(0) * BLOCK_C < C:
-        total = _total(fc2_sums_ptr, c, P2, C, BLOCK_P)
+        total = sum_of_parts(fc2_sums_ptr, c, P2, C, C, BLOCK_P)
         gamma = tl.load(gamma_ptr + c, c < C, other=0.0).to(tl.float32)
         tl.store(fc2_total_ptr + c, total, c < C)
-        _store(dbias2_ptr + c, total * gamma, c < C)
+        store(dbias2_ptr + c, total * gamma, c < C)
 
 
-@triton.jit
+@kernel
 def unfold_kernel(
     product1_ptr,
     product2_ptr,
@@ -268,9 +254,9 @@ def unfold_kernel(
             total = tl.load(total1_ptr + o, o < 4 * C, other=0.0)[:, None]
             products += W * dW
             biases += W * total
-            _store(dfc1_ptr + at, dW * weight[None] + total * bias[None], mask)
-        _store(dnorm_weight_ptr + c, tl.sum(products, 0), c < C)
-        _store(dnorm_bias_ptr + c, tl.sum(biases, 0), c < C)
+            store(dfc1_ptr + at, dW * weight[None] + total * bias[None], mask)
+        store(dnorm_weight_ptr + c, tl.sum(products, 0), c < C)
+        store(dnorm_bias_ptr + c, tl.sum(biases, 0), c < C)
     else:
         gamma = tl.load(gamma_ptr + c, c < C, other=0.0).to(tl.float32)
         total = tl.load(total2_ptr + c, c < C, other=0.0)
@@ -282,8 +268,8 @@ def unfold_kernel(
             W = tl.load(fc2_ptr + at, mask, other=0.0).to(tl.float32)
             dW = tl.load(product2_ptr + at, mask, other=0.0)
             products += W * dW
-            _store(dfc2_ptr + at, dW * gamma[None], mask)
-        _store(dgamma_ptr + c, dgamma + tl.sum(products, 0), c < C)
+            store(dfc2_ptr + at, dW * gamma[None], mask)
+        store(dgamma_ptr + c, dgamma + tl.sum(products, 0), c < C)
 
 
 class FoldedMlp(NamedTuple):
@@ -376,7 +362,7 @@ def _forward(
     B, N, C = x.shape
     folded = fold_mlp(norm_weight, norm_bias, fc1_weight, fc1_bias, fc2_weight, dtype)
     x_hat, rstd = normalize(x, eps, dtype)
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x):
         h = torch.addmm(folded.fc1_bias, x_hat.view(-1, C), folded.fc1_weight.t())
         values = torch.empty_like(h) if keeps else h
         launch(gelu_kernel, (triton.cdiv(h.numel(), FLAT),), h, values, h.numel(), BLOCK=FLAT)
@@ -415,7 +401,7 @@ class _Mlp(torch.autograd.Function):
             return dy, *(gradient.zero_() for gradient in gradients), *[None] * 3
         dy = dy.contiguous()
         dv, scaled, scale, fc2_sums = _cast(dy, gamma, draw, x_hat.dtype)
-        with torch.autocast(dy.device.type, enabled=False):
+        with without_autocast(dy):
             dh = torch.mm(scaled, folded2)
             values, fc1_sums = _gelu_backward_(dh, h)
             product2 = _weight_gradient(dv, values)

@@ -14,14 +14,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import launch
+from .launch import kernel, launch
 
 PROGRAMS = 1056  # eight for each of the 132 multiprocessors of an H100
 MIN_ROWS = 16  # tokens of a program, if the sums of programs are added up afterward
 TILE = 2048  # values of a tile
 
 
-@triton.jit
+@kernel
 def normalize_kernel(
     x_ptr,
     x_hat_ptr,
@@ -59,7 +59,7 @@ def normalize_kernel(
         tl.store(sums_ptr + c, tl.sum(total, 0), c < C)
 
 
-@triton.jit
+@kernel
 def normalize_backward_kernel(
     g_ptr,
     x_hat_ptr,

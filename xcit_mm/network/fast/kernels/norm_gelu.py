@@ -32,7 +32,7 @@ from .batch_norm import (
 )
 from .differentiable import asks_for_second, gradients
 from .gelu import gelu, gelu_and_slope
-from .launch import launch
+from .launch import kernel, launch
 
 BLOCK_R, BLOCK_W = 16, 128  # rows and columns of a tile
 # Programs that add up values: four for each multiprocessor of an H100, which run at once. So few
@@ -56,7 +56,7 @@ def conv_stack(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
         (B, C, H, W) to (B, C', H', W') in channels-last memory format.
     """
     dtype, out_dtype = computed_dtype(x), x.dtype
-    apply = _NormGeluConv.apply if torch.is_grad_enabled() else _infer
+    apply = NormGeluConv.apply if torch.is_grad_enabled() else _infer
     with without_autocast(x):
         x = x.to(dtype, memory_format=torch.channels_last)
         x = torch.convolution(x, *_weights(layers[0], dtype), *_geometry(layers[0]))
@@ -68,21 +68,6 @@ def conv_stack(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
             bn = layers[-1]
             x = apply(x, bn.weight, bn.bias, None, None, bn, False, None, out_dtype)
     return x
-
-
-def norm_gelu(y: Tensor, bn: _BatchNorm, bn_weight: Tensor, bn_bias: Tensor) -> Tensor:
-    """Return GELU(BatchNorm(y)) in the dtype of y, and update the running statistics in training.
-
-    Args:
-        y: A map in channels-last memory format; others are copied.
-        bn: A layer ``nn.BatchNorm2d`` or ``nn.SyncBatchNorm``.
-        bn_weight: The weight of the layer.
-        bn_bias: The bias of the layer.
-
-    Shape:
-        (B, C, H, W) to (B, C, H, W) in channels-last memory format.
-    """
-    return _NormGeluConv.apply(y, bn_weight, bn_bias, None, None, bn, True, None, y.dtype)
 
 
 def _weights(conv: nn.Module, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
@@ -115,7 +100,7 @@ def _infer(
     geometry: tuple[Any, ...] | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Do what _NormGeluConv does without gradients, and overwrite y, the output of a convolution.
+    """Do what NormGeluConv does without gradients, and overwrite y, the output of a convolution.
 
     BatchNorm is not folded into the weights of that: GELU needs a kernel anyway, in which factor
     and shift cost nothing, and the weights keep their range.
@@ -129,7 +114,7 @@ def _infer(
     return x if conv_weight is None else torch.convolution(x, conv_weight, conv_bias, *geometry)
 
 
-class _NormGeluConv(Function):
+class NormGeluConv(Function):
     """BatchNorm, GELU if ``activates``, and a convolution if there is one, of a map y."""
 
     @staticmethod
@@ -191,7 +176,7 @@ def _norm_gelu_conv(
     conv_weight: Tensor | None,
     conv_bias: Tensor | None,
 ) -> Tensor:
-    """Do what _NormGeluConv does, in operators of PyTorch."""
+    """Do what NormGeluConv does, in operators of PyTorch."""
     x = normalize_again(y, bn_weight, bn_bias)
     x = F.gelu(x) if activates else x
     return x if conv_weight is None else torch.convolution(x, conv_weight, conv_bias, *geometry)
@@ -259,7 +244,7 @@ def _tile(row, column, T, C: tl.constexpr, WIDTH: tl.constexpr):
     return row[:, None].to(tl.int64) * WIDTH + column[None], pixel < T
 
 
-@triton.jit
+@kernel
 def partials_kernel(
     y_ptr,
     partials_ptr,
@@ -299,7 +284,7 @@ def partials_kernel(
     tl.store(out_ptr + 2 * C, tl.maximum(deviations, 0.0))
 
 
-@triton.jit
+@kernel
 def norm_gelu_kernel(
     y_ptr,
     normalization_ptr,
@@ -349,7 +334,7 @@ def _gradient_of_norm(grad, y, normalization_ptr, c, C: tl.constexpr, ACTIVATES:
     return grad
 
 
-@triton.jit
+@kernel
 def backward_sums_kernel(
     grad_ptr,
     y_ptr,
@@ -386,7 +371,7 @@ def backward_sums_kernel(
     tl.store(out_ptr + C, tl.sum(of_weight, 0) * rstd)
 
 
-@triton.jit
+@kernel
 def norm_gelu_backward_kernel(
     grad_ptr,
     y_ptr,
