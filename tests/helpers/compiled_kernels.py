@@ -34,7 +34,7 @@ def compile_kernel(
         kernel: A function decorated with ``triton.jit``.
         arguments: The types of its arguments but the constants, in order and separated by spaces:
             ``*fp32``, ``*bf16``, ``i32``, ``fp32``, or None for an argument that is None.
-            Pointers are multiples of 16, as those of new tensors are.
+            All pointers are assumed to be multiples of 16, like the pointers of new tensors.
         capability: 80 or 90.
         options: Constants of the kernel by name, ``num_warps`` and ``num_stages``.
     """

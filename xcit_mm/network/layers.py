@@ -1,8 +1,8 @@
 """Layers of XCiT: patch embedding, position, attention, local interaction, MLP and block.
 
-Parameter names match the authors' release. :func:`.fast_form` finds what computes a block or a
-stack of convolutions faster, with the same values; everything else here is the paper's text.
-``rows`` provide what a layer needs from rows that its input does not hold (:mod:`.rows`).
+The layers follow the paper, and parameter names match the authors' release. :func:`.fast_form`
+selects code that computes the values of a block or a stack of convolutions faster. ``rows``
+provides what a layer needs from rows of an image that are not in its input (:mod:`.rows`).
 
 Letters in shapes: B images, N tokens (N = H * W), C channels, h heads of d = C / h channels.
 Section numbers refer to the paper (XCiT, arXiv 2106.09681).
@@ -63,12 +63,12 @@ class ConvPatchEmbed(nn.Module):
 class FourierPosition(nn.Module):
     """Sinusoidal encoding of y and x, projected to the channels of the tokens (section 3.3).
 
-    Coordinates 1..H are scaled to (0, 2 pi], so that an encoding means the same relative place at
-    every resolution. y and x are projected separately and added: H + W projections, not H * W.
+    Coordinates 1..H are scaled to (0, 2 pi], so that an encoding stands for the same relative place
+    at every resolution. y and x are projected separately and added: H + W projections, not H * W.
 
     Shape:
-        Size (H, W) in tokens to (1, C, H, W), the same for every image of a batch; or only a
-        ``window`` of it, the slices of its rows and columns.
+        Size (H, W) in tokens to (1, C, H, W), the same for every image of a batch. With a
+        ``window``, slices of the rows and columns, only this part is returned.
     """
 
     def __init__(self, dim: int) -> None:
@@ -169,9 +169,9 @@ class Mlp(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth (Huang et al. 2016): in training, a sample skips a branch at the rate p.
+    """Stochastic depth (Huang et al. 2016): in training, samples skip a branch with probability p.
 
-    What branches are multiplied by is drawn before, so that it can be used again. (torchvision's
+    The factors of the branches are drawn beforehand, so that they can be used again. (torchvision's
     layer cannot draw each sample independently under vmap.)
     """
 
@@ -197,7 +197,7 @@ class XCABlock(nn.Module):
     The numbers in the names follow the release, in which the local interaction, the second branch,
     has number 3. LayerScale (Touvron et al., "Going deeper with image transformers") starts at
     ``eta``; ``drop_path`` is the probability that a sample skips a branch in training. ``draws``
-    repeats what :meth:`DropPath.draw` has drawn.
+    are results of :meth:`DropPath.draw` to use again; by default, new ones are drawn.
 
     Shape:
         (B, N, C) and the size (H, W) in tokens, N = H * W, to (B, N, C).

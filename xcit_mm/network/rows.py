@@ -16,18 +16,18 @@ MULTIPLE = 32  # pixels; no pooling window crosses a border at a multiple of the
 
 
 class Rows:
-    """All rows of the images are in the input.
+    """The rows of an input that holds all rows of its images.
 
     Attributes:
-        sum: Adds sums over the tokens of other rows (see :func:`.xca_of_part`); None if there are
-            no other rows.
+        sum: Adds the sums over the tokens of other rows to given sums (see :func:`.xca_of_part`);
+            None if there are no other rows.
     """
 
     sum: Callable[[Tensor], Tensor] | None = None
 
     @property
     def passed(self) -> tuple['Rows', ...]:
-        """The rows as an argument of a layer; none if no others exist, so that any layer works."""
+        """These rows as an argument; no argument if there are no others, so any layer works."""
         return () if self is ALONE else (self,)
 
     @property
@@ -52,7 +52,7 @@ class Rows:
         return norm(x)
 
     def agreed(self, x: Tensor) -> Tensor:
-        """Return random numbers that all rows have in common."""
+        """Return random numbers that are the same for all rows."""
         return x
 
     def with_data(self, x: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ class RowsWithGaps(Rows):
 
 
 def require_unmodified(*layers: nn.Module) -> None:
-    """Refuse layers that must be called, where other rows are known to their weights alone."""
+    """Refuse layers that must be called, where their weights are used without calling them."""
     for layer in layers:
         if not is_unmodified(layer):
             raise ArgumentError(

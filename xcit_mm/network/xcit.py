@@ -51,8 +51,8 @@ class XCiT(BaseModule):
             running statistics and does not update them, as in fine-tuning on few images.
         pad_maps: Whether the maps cover the image extended to a multiple of 32 pixels, so that a
             pixel at stride s always stands for s x s pixels. The last pixels are repeated up to a
-            multiple of ``patch_size``, and the last tokens up to 32 pixels. False is as published:
-            the last patches read zeros, and maps are rounded down.
+            multiple of ``patch_size``, and the last tokens up to a multiple of 32 pixels. With
+            False, as published, the last patches read zeros, and sizes of maps are rounded down.
         init_cfg: ``dict(type='Pretrained', checkpoint=<path, URL or timm://NAME>)``, or None. With
             ``rgb=(3, 2, 1)``, bands 3, 2 and 1 keep the kernels of red, green and blue.
 
@@ -63,8 +63,8 @@ class XCiT(BaseModule):
         ceil(H / 32) * 32 / stride_i.
 
     Raises:
-        ValueError: If an argument is invalid, and in ``forward`` if an image has another number of
-            channels or is too small for stride 32.
+        ValueError: If an argument is invalid, and in ``forward`` if an image has the wrong number
+            of channels or is too small for stride 32.
     """
 
     rows: Rows = ALONE  # replaced for a while by what shares or pads images

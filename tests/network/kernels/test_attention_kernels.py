@@ -24,7 +24,7 @@ def error(value: Tensor, reference: Tensor) -> float:
 
 
 def block_of(C: int, heads: int, eta: float = 1.0) -> nn.Module:
-    """A block in float64 whose parameters are not those of the initialization."""
+    """Return a block in float64 whose parameters differ from their initial values."""
     block = XCABlock(C, heads, eta, 0.0).double()
     with torch.no_grad():
         for name, parameter in block.named_parameters():
@@ -118,7 +118,7 @@ def test_16_bits_are_not_less_exact_than_the_layers(in_one_tile, N, C, heads, et
 
 
 def operator(x: Tensor, *parameters: Tensor | None) -> list[Tensor]:
-    """The values and gradients of the operator, and in float64 those of the layer."""
+    """Return output and gradients of the operator, or of the direct form if x is in float64."""
     leaves = [x, *(p for p in parameters if p is not None)]
     leaves = [leaf.detach().requires_grad_() for leaf in leaves]
     rest = iter(leaves[1:])

@@ -118,7 +118,7 @@ def test_stacks_are_those_of_the_layers(make, C, size, training):
         with torch.no_grad():
             assert error(conv_stack(list(flat_layers(stack)), x), expected) < 3e-6
 
-    # In 16 bits, no error is larger than that of the layers.
+    # In 16 bits, the errors of the kernels are not larger than the errors of the layers.
     errors = []
     for form in (plain, lambda x: conv_stack(list(flat_layers(halves)), x)):
         image = x.clone().requires_grad_()

@@ -193,8 +193,8 @@ def test_processes_share_their_statistics(wide, tmp_path):
 
 
 SIZE = 'i32 i32 i32'
-# Types of arguments, constants, and the most instructions for a value in the loop of a kernel, with
-# those of its borders.
+# For each kernel: types of its arguments, its constants, and the largest number of instructions for
+# a value in its loop, including the instructions for borders.
 KERNELS = {
     'first': (
         interaction.convolution_kernel,

@@ -1,7 +1,7 @@
-"""A block and a stack of convolutions with fewer operations, and with less memory.
+"""A block and a stack of convolutions, computed with fewer operations and less memory.
 
-Without gradients, branches are added in place. With gradients, what is cheap to compute and large
-to keep is computed again in the backward pass, and LayerScale is a factor of weights.
+Without gradients, branches are added in place. With gradients, tensors that are large but cheap to
+compute are computed again in the backward pass, and LayerScale is multiplied into weights.
 """
 
 from collections.abc import Callable, Sequence
@@ -62,7 +62,7 @@ def _attention(attn: nn.Module, x: Tensor, scale: Tensor | None = None) -> Tenso
 
 
 def _interaction(lpi: nn.Module, x: Tensor, H: int, W: int, scale: Tensor | None = None) -> Tensor:
-    """The backward pass computes GELU and BatchNorm again."""
+    """Compute the local interaction; the backward pass computes GELU and BatchNorm again."""
     weights = _scaled_weights(lpi.conv2, scale)
     x = lpi.conv1(tokens_to_map(x, H, W))
     return map_to_tokens(
@@ -71,7 +71,7 @@ def _interaction(lpi: nn.Module, x: Tensor, H: int, W: int, scale: Tensor | None
 
 
 def _mlp(mlp: nn.Module, x: Tensor, scale: Tensor | None = None) -> Tensor:
-    """The backward pass computes GELU again, whose output is as large as its input."""
+    """Compute the MLP; GELU's output, as large as its input, is computed again for gradients."""
     weights = _scaled_weights(mlp.fc2, scale)
     return recompute(lambda x: F.linear(F.gelu(x), *weights), mlp.fc1(x), within=mlp)
 
@@ -93,7 +93,7 @@ def add_attention_and_interaction(
 ) -> Tensor:
     """Add the first two branches to tokens (B, N, C), with ``attention`` of the normed tokens.
 
-    One new tensor collects the branches. LayerScale is a factor of these additions.
+    The branches are added in one new tensor, and multiplied by LayerScale in the same operations.
     """
     y = attention(block.norm1(x)).to(x.dtype)
     y = torch.addcmul(x, block.gamma1, y, out=y)
@@ -120,7 +120,7 @@ def add_mlp_(block: nn.Module, x: Tensor) -> Tensor:
 
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Compute GELU of a linear layer, without a graph for gradients.
+    """Compute GELU of the output of a linear layer, without gradients.
 
     On a CPU that multiplies bfloat16, GELU alone takes as long as the product. oneDNN applies it
     to the float32 sums before they are rounded and stored.

@@ -11,11 +11,11 @@ from .unmodified import flat_layers, is_known_block, is_known_stack
 
 
 def fast_form(module: nn.Module, x: Tensor, rows: Rows) -> ModuleType | None:
-    """Return what computes a module faster, :mod:`.cpu` or :mod:`.gpu`; None for its layers.
+    """Return the faster form of a module, :mod:`.cpu` or :mod:`.gpu`, or None to call its layers.
 
-    The layers themselves compute if one of them is modified (LoRA, hooks, quantization), in
-    compiled and exported graphs, and under transforms, fake tensors and counters of operations.
-    Where a block's input does not hold all rows of an image, :mod:`.cpu` computes on any device.
+    The layers are called if one of them is modified (LoRA, hooks, quantization), in compiled and
+    exported graphs, and under transforms, fake tensors and counters of operations. If the input of
+    a block does not hold all rows of an image, :mod:`.cpu` is used on any device.
     """
     if is_intercepted() or not _is_known(module):
         return None

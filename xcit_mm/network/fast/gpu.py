@@ -1,7 +1,7 @@
-"""A block, a stack of convolutions and the attention in kernels of a GPU.
+"""A block, a stack of convolutions and the attention, computed by kernels on a GPU.
 
-The kernels are written in Triton, which PyTorch for Linux brings along, and need a GPU of compute
-capability 8.0 or later. Where they cannot run, the layers compute, and the log says so once.
+The kernels are written in Triton, which comes with PyTorch for Linux, and need a GPU of compute
+capability 8.0 or later. Where they cannot run, the layers are called, and the log says so once.
 """
 
 import logging
@@ -107,7 +107,7 @@ def attention(x: Tensor, otherwise: Callable[[], Tensor], *parameters: Tensor | 
 
 
 def _computed(kernels: Callable[[], Tensor], layers: Callable[[], Tensor], x: Tensor) -> Tensor:
-    """Return what the kernels compute; if one fails, what the layers compute, from now on."""
+    """Return the result of the kernels or, once a kernel has failed, the result of the layers."""
     from .kernels.launch import KernelError
 
     if x.device not in _disabled:
@@ -121,9 +121,9 @@ def _computed(kernels: Callable[[], Tensor], layers: Callable[[], Tensor], x: Te
 
 
 def _is_verified(module: nn.Module, x: Tensor) -> bool:
-    """Return whether the kernels have computed such a module once, forward and backward.
+    """Return whether the kernels can compute such a module, forward and backward.
 
-    They are compiled for it, so that an error comes before anything depends on them.
+    The first call tries them, so that errors occur before anything depends on the kernels.
     """
     if isinstance(module, nn.Sequential):
         weights = tuple(layer.weight for layer in flat_layers(module)[::3])
@@ -139,7 +139,7 @@ def _is_verified(module: nn.Module, x: Tensor) -> bool:
 
 
 def _verify(module: nn.Module, x: Tensor, dtype: torch.dtype) -> bool:
-    """Compute a module of the same shapes, without random numbers and without other processes."""
+    """Try a module of the same shapes, without random numbers and without other processes."""
     from .kernels.launch import KernelError
 
     grad, is_stack = torch.is_grad_enabled(), isinstance(module, nn.Sequential)

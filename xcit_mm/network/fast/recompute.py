@@ -1,4 +1,4 @@
-"""Recomputation in the backward pass instead of memory."""
+"""Recomputation in the backward pass, which saves memory."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext

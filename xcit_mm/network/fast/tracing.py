@@ -72,7 +72,7 @@ def without_transforms() -> Iterator[None]:
 def is_intercepted() -> bool:
     """Return whether a tracer, a transform or a counter intercepts operations.
 
-    Values may be missing.
+    The tensors may then have no values.
     """
     if is_captured() or is_transformed():
         return True

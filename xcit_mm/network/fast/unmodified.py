@@ -1,4 +1,4 @@
-"""The rule that decides whether a layer is called or read as weights."""
+"""The rule that decides whether a layer is called, or only its weights are read."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,7 +19,7 @@ _PLACES: dict[str, tuple[type[nn.Module], ...]] = {
 
 
 def plays(place: str) -> Callable[[type[nn.Module]], type[nn.Module]]:
-    """Declare, as a decorator, that fast forms know a class in this place of a block."""
+    """Return a decorator that declares a class as known to fast forms in a place of a block."""
 
     def declare(kind: type[nn.Module]) -> type[nn.Module]:
         _PLACES[place] = (kind,)
@@ -46,7 +46,7 @@ def is_unmodified(layer: nn.Module, types: tuple[type[nn.Module], ...] = PYTORCH
 
 
 def is_known_block(block: nn.Module) -> bool:
-    """Return whether all layers of a block are the layers of XCiT, and may be read as weights."""
+    """Return whether all layers of a block are the layers of XCiT, whose weights may be read."""
     modules = dict(block.named_modules())
     if not all(type(modules.get(place)) in types for place, types in _PLACES.items()):
         return False

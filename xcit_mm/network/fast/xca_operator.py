@@ -48,14 +48,14 @@ def xca(
 
     The Gram form loses digits if single tokens, or a direction that the q and k projections nearly
     cancel, are more than 100 times as large as the rest, and overflows if the squares of tokens do.
-    On a CPU, such tokens take the direct form, also with ``form='gram'``. Other devices, compiled
+    On a CPU, such tokens take the direct form, even with ``form='gram'``. Other devices, compiled
     graphs and transforms of PyTorch do not check for them, because that would synchronize the
     device, or because there are no values yet: pass ``form='direct'`` if you have such tokens.
 
     Args:
         x: Tokens.
-        qkv_weight: Weight of the projection to q, k and v, in this order, each head by head. None
-            if x consists of q, k and v already, which takes the direct form.
+        qkv_weight: Weight of the projection to q, k and v, in this order, each ordered by heads.
+            None if x already consists of q, k and v; the direct form is used then.
         qkv_bias: Bias of this projection, or None.
         temperature: Factor of each head.
         proj_weight: Weight of the output projection.

@@ -11,7 +11,7 @@ covariance G = (x - s)^T (x - s) / N. With the means mq = Wq s + bq and mk = Wk 
 
 The squared norms of q are the diagonal of the same expression with q in place of k: sums of two
 non-negative terms, which keep their digits however large the mean is. The normalized attention A
-does not depend on N; dividing by it keeps all values in the range of float16. Mixing v and
+does not depend on N; dividing by N keeps all values in the range of float16. Mixing v and
 projecting the output is linear in x and the same for every token:
 
     y = x M^T + m,  M = sum over heads of Wp_h A_h Wv_h,  m = sum of Wp_h A_h bv_h + bp.
@@ -29,7 +29,7 @@ from .xca import EPS
 
 
 class QueriesAndKeys(NamedTuple):
-    """What the attention needs to know of q and k, 2 C channels."""
+    """What the attention needs to know about q and k, which have 2 C channels together."""
 
     products: Tensor  # (B, 2 C, C), Wqk G: their covariance with the tokens
     mean: Tensor  # (B, 2 C)
@@ -40,8 +40,8 @@ class QueriesAndKeys(NamedTuple):
     ) -> bool:
         """Return whether rounding errors of the covariance G are amplified less than a limit.
 
-        The relative error of the squared norms, divided by the error of G, is bounded. A bound that
-        is not a number is out of range.
+        This compares a bound of the relative error of the squared norms, divided by the error of G,
+        with the limit. A bound that is NaN is out of range.
         """
         W = qkv_weight[: self.mean.shape[1]].to(G.dtype)
         size = W.square().sum(-1) * torch.linalg.matrix_norm(G)[:, None]  # (B, 2 C)
@@ -76,10 +76,10 @@ def queries_and_keys(
 def affine_map(
     G: Tensor, s: Tensor, N: int | Tensor, *parameters: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the affine map of tokens that cross-covariance attention is, given their moments.
+    """Return cross-covariance attention as an affine map of the tokens, given their moments.
 
     Args:
-        G: Covariance of the tokens, in whose dtype the matrices are multiplied.
+        G: Covariance of the tokens. The matrices are multiplied in its dtype.
         s: Mean of the tokens.
         N: Number of tokens: one number for all images, or one for each, (B, 1).
         parameters: The parameters of :func:`.xca`.

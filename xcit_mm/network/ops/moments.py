@@ -36,7 +36,7 @@ def moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor]:
 
 
 def with_moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """Return x (B, N, C), its covariance (B, C, C) and its mean (B, C), with one gradient of x."""
+    """Return x (B, N, C), its covariance (B, C, C) and mean (B, C), with one backward function."""
     # A compiler's debugging backend would differentiate the function only once, and silently. Where
     # its sums have no derivative, the function stays: other backends refuse second derivatives.
     is_composed = is_captured() and not (_has_wide_bmm(x) and torch.compiler.is_compiling())
@@ -46,7 +46,7 @@ def with_moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor, Ten
 
 
 def widened(t: Tensor) -> Tensor:
-    """Return a tensor in float64, where the device has it.
+    """Return a tensor in float64, if the device supports it.
 
     If the mean of the tokens is large, large terms cancel in q and k and in the gradients.
     """
@@ -78,7 +78,7 @@ class _Moments(Function):
 
 
 def _has_wide_bmm(x: Tensor) -> bool:
-    """Return whether a product of such matrices of 16 bits can be returned in float32."""
+    """Return whether x has 16 bits, and its products can be returned in float32."""
     return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16) and BMM_HAS_OUT_DTYPE
 
 
@@ -92,7 +92,7 @@ def _centered_sums(x: Tensor, center: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sums_of_parts(x: Tensor, center: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what :func:`_centered_sums` does for tokens that are multiplied in 16 bits.
+    """Return what :func:`_centered_sums` returns, for tokens that are multiplied in 16 bits.
 
     The product of each part is rounded to 16 bits. If parts are short, their errors cancel out.
     """

@@ -1,7 +1,7 @@
-"""Sums over the tokens of an image that is in parts: tiles, rows of processes, tokens with data.
+"""Sums over the tokens of an image in parts: tiles, rows of processes, or tokens with data.
 
-What adds up are the sums of the products of (1, x) over the tokens x, a matrix of (C + 1) x (C + 1)
-values in float64.
+Each part contributes the sum of the outer products of (1, x) with itself over its tokens x, a
+matrix (C + 1, C + 1) in float64.
 
 Letters in shapes: B images, N tokens, C channels.
 """
@@ -21,7 +21,7 @@ def xca_of_part(x: Tensor, total: Callable[[Tensor], Tensor], *parameters: Tenso
 
     Args:
         x: Some of the tokens (B, N, C).
-        total: Adds the sums over all other tokens to the sums over x.
+        total: A function that adds the sums over all other tokens to the sums over x.
         parameters: The parameters of :func:`.xca`.
     """
     x = x.to(computed_dtype(x))

@@ -1,9 +1,9 @@
 """Cross-covariance attention in its Gram form, as a branch of a block and as an operator.
 
 The attention is an affine map of the tokens that follows from their mean s and covariance G
-(:func:`xcit_mm.network.ops.gram.affine_map`). With W the weight of a projection times the weight of
-the LayerNorm before it, b its bias plus the product with the LayerNorm's bias, and the normalized
-tokens x_hat, the map of an image is
+(:func:`xcit_mm.network.ops.gram.affine_map`). Let W be the weight of a projection times the weight
+of the LayerNorm before it, b the bias of the projection plus its weight times the LayerNorm's bias,
+and x_hat the normalized tokens. The map of an image is
 
     mq = Wq s + bq, and mk likewise;                     the means of q and k
     sq = 1 / sqrt(diag(Wq G Wq^T) + mq^2), and sk;       sqrt(N) / their norms
@@ -19,10 +19,10 @@ Its gradient, with E = dy^T x_hat and e = sum of dy over the tokens, is
     dWqk = D (Wqk G) + dm s^T,  dWv = A^T (Wp^T E),  dWp = (E Wv^T) A^T + e (A bv)^T;
     dx_hat = dy M + x_hat S + v,  S = Wqk^T D Wqk / N,  v = Wqk^T dm / N - S s.
 
-All that does not grow with the number of tokens is computed in float32. Matrices that multiply
-16-bit tokens are rounded to 16 bits.
+Everything that does not grow with the number of tokens is computed in float32. Matrices that
+multiply 16-bit tokens are rounded to 16 bits.
 
-LayerScale is as small as 1e-5, which float16 could not represent in products. The forward pass
+LayerScale may be as small as 1e-5; products with it could vanish in float16. The forward pass
 multiplies by it last, in float32. The backward pass computes the gradient of x_hat in units of the
 largest value of LayerScale.
 
@@ -137,8 +137,8 @@ def products_kernel(
 ):
     """Compute a tile of a^T z over a share of the tokens, and add up its share of the sums of a.
 
-    For a = z, only tiles of the upper triangle are computed. In float32, where a mean of the tokens
-    would cost digits of their covariance, the mean of the first ``rows`` tokens is subtracted.
+    For a = z, only tiles of the upper triangle are computed. In float32, the mean of the first
+    ``rows`` tokens is subtracted, because a large mean would cost digits of the covariance.
     """
     pair, part, image = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i, j = tile_at(pair, C, TILE, TILE_J, SYMMETRIC)
@@ -209,7 +209,7 @@ def moments_kernel(
     SYMMETRIC: tl.constexpr,
     CENTERED: tl.constexpr,
 ):
-    """Add up the products and sums of all shares, and turn those of a = z into moments.
+    """Add up the products and sums of all shares and, for a = z, turn them into moments.
 
     A program computes ``BLOCK`` rows of a tile.
     """
@@ -259,7 +259,7 @@ def load_weight(W_ptr, norm_ptr, row, c, row_mask, C: tl.constexpr, HAS_NORM: tl
 
 @triton.jit
 def load_vector(ptr, c, mask, IS_THERE: tl.constexpr, OTHERWISE: tl.constexpr):
-    """Load values as float32, or return a constant for a vector that is not there."""
+    """Load values of a vector as float32, or return a constant if there is no vector."""
     if IS_THERE:
         values = tl.load(ptr + c, mask, other=0.0).to(tl.float32)
     else:
@@ -287,9 +287,9 @@ def product(
     HAS_SCALE: tl.constexpr,
     HAS_VECTOR: tl.constexpr,
 ):
-    """Return a tile of a diag(scale) b, and the same rows of a vector.
+    """Return a tile of a diag(scale) b, and the same rows of a times a vector.
 
-    The upper case names are the steps in memory to the next row, column or factor of a product.
+    A_ROW, A_K, B_K and B_COLUMN are the steps in memory to the next row, summand or column.
     """
     acc = tl.zeros((BLOCK, BLOCK), tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -448,7 +448,7 @@ def map_kernel(
     HAS_BIAS: tl.constexpr,
     SCALES: tl.constexpr,
 ):
-    """Compute M and m, and for the backward pass also M with LayerScale in units of its largest."""
+    """Compute M and m, and for the backward pass M times LayerScale over its largest value."""
     image = tl.program_id(2).to(tl.int64)
     o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -506,7 +506,7 @@ def add_product(
     IS_EVEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Add the product of tokens, of which ``x_ptr`` is the first, and a matrix."""
+    """Add the product of tokens, which start at ``x_ptr``, and a matrix."""
     for k0 in range(0, C, BLOCK_K):
         k = k0 + tl.arange(0, BLOCK_K)
         x_at = x_ptr + row[:, None] * C + k[None]
@@ -825,9 +825,9 @@ def slope_kernel(
     HAS_NORM: tl.constexpr,
     HAS_GAMMA: tl.constexpr,
 ):
-    """Compute S, and the terms of v: one of each row of tiles, and Wqk^T dm / N.
+    """Compute S, and the terms of v: one for each row of tiles, and Wqk^T dm / N.
 
-    v subtracts the rounded S, which multiplies the tokens.
+    v is computed with the rounded S, because the tokens are multiplied by it, too.
     """
     image = tl.program_id(2).to(tl.int64)
     k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -898,7 +898,7 @@ def weight_gradient_kernel(
 ):
     """Add up the gradients of a head's rows of Wq, Wk or Wv, or columns of Wp, over the images.
 
-    Besides, add up over these rows what the gradients of LayerNorm and LayerScale consist of.
+    Also add up, over these rows, the terms of the gradients of LayerNorm and LayerScale.
     """
     head, role = tl.program_id(1), tl.program_id(2)
     heads = tl.num_programs(1)
@@ -1019,7 +1019,7 @@ def vector_gradient_kernel(
 
 
 class Weights(NamedTuple):
-    """The parameters, and the factor of each image. The operator lacks the last four."""
+    """The parameters, and the factor of each image. The operator does not have the last four."""
 
     qkv: Tensor
     qkv_bias: Tensor | None
@@ -1116,7 +1116,7 @@ class _Attention(Function):
     def forward(
         ctx: Any, x: Tensor, eps: float, dtype: torch.dtype, *weights: Tensor | None
     ) -> tuple[Tensor, ...]:
-        """Return the output, and for second derivatives what the branch's LayerNorm computed."""
+        """Return the output and, for second derivatives of a branch, x_hat and 1 / deviation."""
         ctx.set_materialize_grads(False)
         out, kept = _forward(x, eps, dtype, Weights(*weights), keeps=True)
         ctx.save_for_backward(*weights, *kept)
@@ -1139,7 +1139,7 @@ class _Attention(Function):
 
 
 def _attended(x: Tensor, *weights: Tensor | None) -> Tensor:
-    """Return what is added to the residual connection, in operators of PyTorch."""
+    """Compute what is added to the residual connection with PyTorch operators."""
     *parameters, norm, norm_bias, gamma, draw = weights
     if norm is not None:
         x = x * norm + norm_bias
@@ -1387,7 +1387,7 @@ def _backward(
 def _token_gradient(
     dy: Tensor, cast: Tensor, X: Tensor, dm: Tensor, weights: Weights, kept: Kept
 ) -> Tensor:
-    """Return the gradient of the tokens. ``cast`` is dy with the factors of images, rounded."""
+    """Return the gradient of the tokens. ``cast`` is dy times the factors of images, rounded."""
     x_hat = kept.x_hat
     B, N, C = x_hat.shape
     tiles = triton.cdiv(C, BLOCK)
@@ -1446,7 +1446,7 @@ def _cast(x: Tensor, draw: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, T
 def _products(a: Tensor, z: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sums over the tokens of a^T z (B, C, C) and a (B, C) in float32.
 
-    For a = z, return the covariance and the mean. ``sums`` (B, P, C) are those of a.
+    For a = z, return the covariance and the mean. ``sums`` (B, P, C) are the partial sums of a.
     """
     B, N, C = z.shape
     is_symmetric = a is z
@@ -1526,7 +1526,7 @@ def _block_of_head(d: int) -> int:
 
 
 def _precision(tokens: Tensor) -> str:
-    """Return how float32 is multiplied; 16 bits are multiplied exactly in any case."""
+    """Return the precision of float32 products; 16-bit values are multiplied exactly anyway."""
     is_exact = tokens.dtype == torch.float32 and not _may_round()
     return 'tf32x3' if is_exact else 'tf32'
 

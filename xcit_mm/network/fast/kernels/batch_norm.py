@@ -1,20 +1,20 @@
-"""BatchNorm between the kernels of the network: statistics of values that others have summed.
+"""BatchNorm between the kernels of the network, from statistics that other kernels collect.
 
 In training, the kernel that writes a map also writes its *partials*, float32 (P, 3, C): for each of
 P disjoint sets of pixels and each of C channels the number of pixels, their mean, and the sum of
 their squared deviations from it. :func:`statistics` merges them by the formula of Chan, Golub and
 LeVeque ("Updating formulae and a pairwise algorithm for computing sample variances"), which keeps
-its digits where the mean is much larger than the deviation. A set may be empty; what its mean and
-squared deviations are does not matter then, as long as they are finite.
+its digits where the mean is much larger than the deviation. A set may be empty; its mean and
+squared deviations may then be any finite numbers.
 
 The result is the *normalization*, float32 (5, C), with the rows
 
     0 mean, 1 rstd, 2 factor, 3 shift, 4 share,
 
 so that (y - mean) * rstd * weight + bias = factor * y + shift. The share is 1 / n for batch
-statistics of n pixels in all processes, and 0 for running statistics. In the backward pass it turns
-the sums S of g, the gradient of the output, and T of g * x, x = (y - mean) * rstd, over all
-processes, into the gradient of y in either case:
+statistics of n pixels in all processes, and 0 for running statistics. In the backward pass, let g
+be the gradient of the output, x = (y - mean) * rstd, and S and T the sums of g and g * x over all
+processes. In either case, the gradient of y is
 
     factor * (g - share * S - x * share * T).
 
@@ -96,7 +96,7 @@ def running_statistics(bn: _BatchNorm, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def sum_over_processes(sums: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """Return the sums of a backward pass over all processes of a layer, in a new tensor if any."""
+    """Return the sums of a backward pass over all processes; a new tensor if there are several."""
     if group is None:
         return sums
     sums = sums.clone()
@@ -107,15 +107,15 @@ def sum_over_processes(sums: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 def differentiable_norm(
     normalization: Tensor, eps: float | None, group: dist.ProcessGroup | None
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return a normalization of maps with a weight and a bias, in PyTorch's operators.
+    """Return a function of a map, a weight and a bias that normalizes with PyTorch operators.
 
     Args:
-        normalization: That of the kernels.
-        eps: That of the layer, or None if it used its running statistics.
+        normalization: The normalization that the kernels used.
+        eps: The eps of the layer, or None if it used its running statistics.
         group: The processes that share the statistics of the layer.
 
     Raises:
-        RuntimeError: Other processes share the statistics.
+        RuntimeError: If other processes share the statistics.
     """
     if group is not None:
         raise RuntimeError(
@@ -204,7 +204,7 @@ def statistics_kernel(
     BLOCK_C: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ):
-    """Merge all partials; a momentum of None averages over all batches, as PyTorch does."""
+    """Merge all partials; if momentum is None, average over all batches, as PyTorch does."""
     c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     count, mean, squares = _merged(partials_ptr, c, P, C, BLOCK_C, BLOCK_P)
     share = 1.0 / tl.maximum(count, 1.0)

@@ -1,7 +1,7 @@
-"""Gradients in PyTorch's operators, which can be differentiated again.
+"""Gradients that are computed with PyTorch operators, and can be differentiated again.
 
-The kernels compute first derivatives. A backward pass with ``create_graph=True`` computes what they
-did once more, in float32, with the operators of PyTorch.
+The kernels compute first derivatives only. A backward pass with ``create_graph=True`` repeats their
+forward computation in float32 with PyTorch operators, and differentiates it.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ def asks_for_second(*grads: Tensor | None) -> bool:
     """Return whether a gradient will be differentiated, or is part of a second derivative.
 
     Args:
-        grads: The gradients of what was returned only for second derivatives.
+        grads: The gradients of outputs that were returned only for second derivatives.
     """
     return torch.is_grad_enabled() or any(grad is not None for grad in grads)
 
@@ -27,7 +27,7 @@ def gradients(
     """Return the gradient of each input; None for one that requires none.
 
     Args:
-        function: Composed of operators of PyTorch. It gets the inputs in float32.
+        function: A function composed of PyTorch operators. It gets the inputs in float32.
         inputs: Tensors as ``ctx.saved_tensors`` returns them, or None.
         grad: The gradient of what ``function`` returns, in any dtype.
     """
@@ -58,8 +58,8 @@ def branch_gradients(
 
     Args:
         function: See :func:`gradients`.
-        x_hat: The normalized tokens, an output of the function of autograd.
-        rstd: 1 / deviation of each token, the same.
+        x_hat: The normalized tokens, an output of the autograd function.
+        rstd: 1 / deviation of each token, also an output of the autograd function.
         parameters: What ``function`` takes after x_hat.
         dy: Gradient of the branch, None in a second derivative that does not depend on it.
         dx_hat: Gradient of x_hat in a second derivative.

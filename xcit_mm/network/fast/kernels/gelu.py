@@ -2,11 +2,11 @@
 
 Phi is the distribution function of the standard normal distribution. The logarithm of its tail,
 log2(Phi(-a)) for a = abs(x), is almost a parabola, so that a polynomial of degree 8 and one
-``exp2`` give the tail within 7e-8, where ``erf`` takes about 25 instructions. The coefficients are
-a weighted minimax fit on [0, 6]: of all degrees up to 9, only those of 5 and 8 have a negative
-leading coefficient, with which the tail falls to exactly 0 beyond. Phi(0) = 1/2 is exact. GELU is
-then within 1e-7 of its value everywhere, and within 1e-7 of its value relatively where x is close
-to 0.
+``exp2`` give the tail within 7e-8, whereas ``erf`` takes about 25 instructions. The coefficients
+are a weighted minimax fit on [0, 6]. Of all degrees up to 9, only 5 and 8 have a negative leading
+coefficient, with which the tail falls to exactly 0 beyond this interval. Phi(0) = 1/2 is exact. The
+absolute error of GELU is then at most 1e-7 everywhere, and so is its relative error where x is
+close to 0.
 """
 
 import triton

@@ -12,13 +12,13 @@ The affine maps before the convolutions are folded into them: the taps are multi
 times the sum of the taps is added to the bias. Since a convolution pads with zeros and not with b,
 only the taps that lie inside the image count.
 
-The backward pass needs x_hat and 1 / deviation alone. It computes p, the values before GELU, again.
-All that lies between the two convolutions belongs to a single channel, so its gradient is computed
-without gamma, which may be as small as 1e-5, and gamma is multiplied in at the end, in float32.
+The backward pass needs only x_hat and 1 / deviation. It computes p, the values before GELU, again.
+No operation from the first convolution to the second mixes channels, so gradients are computed
+without gamma, which may be as small as 1e-5, and are multiplied by it at the end, in float32.
 
 A program slides over the rows of a tile and holds three rows of its input in registers. A thread
-computes four neighboring columns, which share what they read, and whose contributions to sums over
-the tile are added up at once.
+computes four neighboring columns, which share the values they read, and whose contributions to
+sums over the tile are added up together.
 
 Letters in shapes: B images, H x W = N tokens, C channels, P programs for each channel.
 """
@@ -206,7 +206,7 @@ def _store_sums(ptr, index, c, sums, scale, more, C: tl.constexpr):
 
 @triton.jit
 def _add_constant(y, k, g, columns):
-    """Add what a constant ``g`` gives through a row of taps, where they are inside the image."""
+    """Add a row of taps times a constant ``g``, for the taps that are inside the image."""
     left, middle, right = g * k[0], g * k[1], g * k[2]
     return (
         y[0] + tl.where(columns[0], left, 0.0) + middle + tl.where(columns[2], right, 0.0),
@@ -236,7 +236,7 @@ def convolution_kernel(
     GROUPS: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """Convolve f x + g; apply GELU, or scale by gamma and draw and add to the residual."""
+    """Convolve f x + g; apply GELU, or multiply by gamma and draw and add the residual."""
     r0, w, c, index = _place(W, rows, C, GROUPS, BLOCK_C)
     image = tl.program_id(1).to(tl.int64) * H * W * C
     x_ptr += image
@@ -325,8 +325,8 @@ def second_backward_kernel(
 ):
     """Compute the gradients of the second convolution, whose input is v = BatchNorm(GELU(p)).
 
-    Also the sums of dv and of dv times the normalized values, which BatchNorm needs. The gradients
-    are without gamma.
+    Also compute the sums of dv and of dv times the normalized values, which BatchNorm needs. The
+    gradients do not include gamma.
     """
     r0, w, c, index = _place(W, rows, C, GROUPS, BLOCK_C)
     image = tl.program_id(1).to(tl.int64) * H * W * C
@@ -369,7 +369,7 @@ def second_backward_kernel(
 
 @triton.jit
 def _gelu_norm_backward(dv, p, s, t, mask):
-    """Return the gradient of p without the factor of BatchNorm, from that of BatchNorm(GELU(p))."""
+    """Return the gradient of p without BatchNorm's factor, from the gradient dv of its output."""
     value, slope = gelu_and_slope(p.to(tl.float32))
     return tl.where(mask, (dv.to(tl.float32) - s - value * t) * slope, 0.0)
 
@@ -564,7 +564,7 @@ def interaction_branch(
         conv2_bias: Bias (C,) of the second convolution.
         gamma: LayerScale (C,).
         draw: Factor (B,) of each image in float32, for stochastic depth.
-        dtype: What the kernels pass to each other, by default the dtype of x.
+        dtype: The dtype of tensors between the kernels. Default: the dtype of x.
 
     Shape:
         (B, N, C) to (B, N, C), N = H * W, in the dtype of x.
@@ -595,7 +595,7 @@ class _Interaction(torch.autograd.Function):
         draw: Tensor | None,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the output, and what LayerNorm computed for second derivatives."""
+        """Return the output and, for second derivatives, x_hat and 1 / deviation."""
         ctx.set_materialize_grads(False)
         x = x.contiguous()
         B, _, C = x.shape
@@ -670,7 +670,7 @@ def _interaction(
     gamma: Tensor,
     draw: Tensor | None,
 ) -> Tensor:
-    """Return what is added to the residual connection, in operators of PyTorch."""
+    """Compute what is added to the residual connection with PyTorch operators."""
     x = tokens_to_map(x_hat * norm_weight + norm_bias, *size)
     x = F.gelu(F.conv2d(x, conv1_weight, conv1_bias, padding=1, groups=x.shape[1]))
     x = normalize_again(x, bn_weight, bn_bias)

@@ -46,7 +46,7 @@ def launch(
         options: Constants of the kernel by name, ``num_warps`` and ``num_stages``.
 
     Raises:
-        KernelError: Triton, its compilers or the driver refuse the kernel.
+        KernelError: If Triton, its compilers or the driver reject the kernel.
     """
     tensors = [arg for arg in args if isinstance(arg, Tensor)]
     if 0 in grid or any(isinstance(t, FakeTensor) or t.is_meta for t in tensors):

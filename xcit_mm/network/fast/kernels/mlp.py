@@ -1,8 +1,8 @@
 """The MLP of a block (section 3, arXiv 2106.09681) with its residual connection.
 
 The branch is x + draw * gamma * MLP(LayerNorm(x)), where MLP is a linear layer to 4 C channels,
-GELU, and a linear layer back. The products are cuBLAS's, and the kernels here are what lies between
-them:
+GELU, and a linear layer back to C channels. cuBLAS computes the products, and the kernels here
+compute everything between them:
 
     x_hat = normalize(x)
     h     = W1' x_hat + b1',        W1' = W1 w,  b1' = b1 + W1 b       with LayerNorm's w and b
@@ -13,10 +13,10 @@ the gradients of W1, w and b are
 
     dW1 = dW1' w + db1 b^T,    dw = sum of W1 dW1' over the outputs,    db = W1^T db1.
 
-Those of W2 and gamma are computed from dW2' = dv^T GELU(h), dv = draw dy: dW2 = gamma dW2', and
-dgamma = sum of W2 dW2' over the inputs + b2 db2'. So gamma, which may be as small as 1e-5, is
-divided by its largest value before it is multiplied into values of 16 bits. What follows is in
-units of this *scale*, which is multiplied in where float32 is reached again.
+The gradients of W2 and gamma are computed from dW2' = dv^T GELU(h), dv = draw dy: dW2 = gamma dW2',
+and dgamma = sum of W2 dW2' over the inputs + b2 db2'. Gamma may be as small as 1e-5. Therefore, it
+is divided by its largest value, the *scale*, before 16-bit values are multiplied by it. What is
+computed from them is in units of the scale, and is multiplied by the scale once it is in float32.
 
 Letters in shapes: B images, N tokens, T = B * N, C channels, P programs for each channel.
 """
@@ -61,7 +61,7 @@ def fold_kernel(
     BLOCK_O: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """Fold LayerNorm into fc1; cast as many weights of fc2, if it has another dtype."""
+    """Fold LayerNorm into fc1, and cast as many weights of fc2 if they have another dtype."""
     o = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
     c = tl.arange(0, BLOCK_C)
     mask = (o < 4 * C)[:, None] & (c < C)[None]
@@ -127,7 +127,7 @@ def cast_kernel(
     BLOCK_C: tl.constexpr,
     ALL_C: tl.constexpr,
 ):
-    """Cast dv = draw * dy, and gamma / scale * dv, and add up dv over the tokens of a program."""
+    """Store dv = draw * dy and gamma / scale * dv, and add up dv over the tokens of a program."""
     blocks: tl.constexpr = (C + BLOCK_C - 1) // BLOCK_C
     program, image = tl.program_id(0) // blocks, tl.program_id(1)
     c = (tl.program_id(0) % blocks) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -165,7 +165,7 @@ def gelu_backward_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """Multiply dh by GELU'(h), in place; GELU(h), and partial sums of dh over the tokens."""
+    """Multiply dh by GELU'(h) in place; store GELU(h) and partial sums of dh over the tokens."""
     blocks: tl.constexpr = (C + BLOCK_C - 1) // BLOCK_C
     program = tl.program_id(0) // blocks
     c = (tl.program_id(0) % blocks) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -235,7 +235,7 @@ def unfold_kernel(
 ):
     """Turn dW1' (4 C, C) and dW2' (C, 4 C) into the gradients of the parameters.
 
-    One half of the programs takes inputs of fc1, the other half outputs of fc2.
+    One half of the programs handles the inputs of fc1, the other half the outputs of fc2.
     """
     programs = tl.num_programs(0) // 2
     c = (tl.program_id(0) % programs) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -273,7 +273,7 @@ def unfold_kernel(
 
 
 class FoldedMlp(NamedTuple):
-    """The weights of an MLP as its products take them.
+    """The weights of an MLP in the form that its products use.
 
     ``fc1_weight`` (4 C, C) and ``fc1_bias`` (4 C,) contain LayerNorm; ``fc2_weight`` is (C, 4 C).
     """
@@ -328,7 +328,7 @@ def mlp_branch(
         fc2_bias: Bias (C,) of the second linear layer.
         gamma: LayerScale (C,).
         draw: Factor (B,) of each image in float32, for stochastic depth.
-        dtype: What the kernels and products pass to each other, by default the dtype of x.
+        dtype: The dtype between the kernels and products. Default: the dtype of x.
 
     Shape:
         (B, N, C) to (B, N, C), in the dtype of x.
@@ -354,9 +354,9 @@ def _forward(
     dtype: torch.dtype,
     keeps: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, FoldedMlp]:
-    """Return the output, and x_hat, 1 / deviation, h and the weights that gave them.
+    """Return the output, x_hat, 1 / deviation, h, and the folded weights.
 
-    h is overwritten by GELU(h) unless it ``keeps`` what the backward pass needs.
+    h is overwritten by GELU(h) unless ``keeps`` is set, because the backward pass needs it.
     """
     x = x.contiguous()
     B, N, C = x.shape
@@ -379,7 +379,7 @@ class _Mlp(torch.autograd.Function):
     def forward(
         ctx, x: Tensor, *args: Tensor | float | torch.dtype | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the output, and what LayerNorm computed for second derivatives."""
+        """Return the output and, for second derivatives, x_hat and 1 / deviation."""
         ctx.set_materialize_grads(False)
         *weights, _, draw, _ = args
         out, x_hat, rstd, h, folded = _forward(x, *args, keeps=True)
@@ -433,7 +433,7 @@ def _mlp(
     gamma: Tensor,
     draw: Tensor | None,
 ) -> Tensor:
-    """Return what is added to the residual connection, in operators of PyTorch."""
+    """Compute what is added to the residual connection with PyTorch operators."""
     h = F.linear(x_hat * norm_weight + norm_bias, fc1_weight, fc1_bias)
     y = gamma * F.linear(F.gelu(h), fc2_weight, fc2_bias)
     return y if draw is None else draw[:, None, None] * y
@@ -474,13 +474,13 @@ def _gelu_backward_(dh: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rows(tokens: int, others: int) -> int:
-    """Return how many tokens a program treats, if ``others`` programs treat the same tokens."""
+    """Return how many tokens a program handles if ``others`` programs handle the same tokens."""
     rows = triton.cdiv(tokens, max(1, PROGRAMS // max(1, others)))
     return BLOCK_N * max(1, triton.cdiv(rows, BLOCK_N))
 
 
 def _weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
-    """Return dy^T x of (T, C) and (T, C') in float32."""
+    """Return dy^T x in float32, for dy (T, C) and x (T, C')."""
     if dy.dtype == torch.float32 or not dy.is_cuda:
         return torch.mm(dy.t().float(), x.float())
     if not MM_HAS_OUT_DTYPE:

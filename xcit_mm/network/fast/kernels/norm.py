@@ -2,7 +2,7 @@
 
 With the normalized tokens x_hat = (x - mean) / deviation over the channels, a linear layer after
 LayerNorm is W (w x_hat + b_norm) + b = (W w) x_hat + (W b_norm + b). So the backward pass needs
-x_hat and 1 / deviation alone. With dW' and db the gradients of W w and of the whole bias,
+only x_hat and 1 / deviation. With dW' and db the gradients of W w and of the whole bias,
 
     dW = dW' w + db b_norm^T,  dw = sum of dW' W over the outputs,  db_norm = W^T db.
 
@@ -35,7 +35,7 @@ def normalize_kernel(
     BLOCK_N: tl.constexpr,
     HAS_SUMS: tl.constexpr,
 ):
-    """Normalize ``rows`` tokens of an image, and add up what is stored."""
+    """Normalize ``rows`` tokens of an image, and add up the stored values."""
     program, image = tl.program_id(0), tl.program_id(1)
     c = tl.arange(0, BLOCK_C)
     n = tl.arange(0, BLOCK_N)
@@ -107,10 +107,9 @@ def normalize(x: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor
 
 
 def normalize_with_sums(x: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Return also the sums over the tokens of what is stored in ``dtype``, in float32.
+    """Return what :func:`normalize` returns, and sums over the normalized tokens in float32.
 
-    Each program adds up tokens of one image. The sums (B, P, C) of all of them are still to be
-    added up.
+    Each program adds up tokens of one image. The caller adds up the sums (B, P, C) of all programs.
     """
     B, N, _ = x.shape
     return _normalize(x, eps, dtype, rows_of_program(B, N), has_sums=True)
@@ -157,7 +156,7 @@ def normalize_backward(
         g: Gradient of x_hat.
         x_hat: The normalized tokens.
         rstd: 1 / deviation of each token.
-        dy: Gradient that reaches x beside the normalization, through the residual connection.
+        dy: Gradient that reaches x through the residual connection, past the normalization.
         scale: A factor (1,) of ``g`` in float32, if 16 bits could not represent the product.
 
     Shape:

@@ -42,14 +42,14 @@ STAGES = tl.constexpr(3)
 
 
 def conv_stack(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
-    """Apply convolutions, with BatchNorm and GELU between them, and perhaps BatchNorm at the end.
+    """Apply convolutions, with BatchNorm and GELU between them, and maybe BatchNorm at the end.
 
-    Under autocast, the layers compute in its dtype. A stack that ends in BatchNorm returns the
-    dtype of ``x``.
+    Under autocast, the layers compute in its dtype. A stack that ends in BatchNorm returns maps
+    in the dtype of ``x``.
 
     Args:
-        layers: Unmodified layers: a convolution, followed by none or more of BatchNorm, GELU and a
-            convolution each, and then by BatchNorm or nothing.
+        layers: Unmodified layers: a convolution, then BatchNorm, GELU and a convolution any number
+            of times, and then BatchNorm or nothing.
         x: Maps in any memory format.
 
     Shape:
@@ -102,7 +102,7 @@ def _infer(
 ) -> Tensor:
     """Do what NormGeluConv does without gradients, and overwrite y, the output of a convolution.
 
-    BatchNorm is not folded into the weights of that: GELU needs a kernel anyway, in which factor
+    BatchNorm is not folded into that convolution: GELU needs a kernel anyway, in which factor
     and shift cost nothing, and the weights keep their range.
     """
     y = y.contiguous(memory_format=torch.channels_last)
@@ -176,14 +176,14 @@ def _norm_gelu_conv(
     conv_weight: Tensor | None,
     conv_bias: Tensor | None,
 ) -> Tensor:
-    """Do what NormGeluConv does, in operators of PyTorch."""
+    """Do what NormGeluConv does, with PyTorch operators."""
     x = normalize_again(y, bn_weight, bn_bias)
     x = F.gelu(x) if activates else x
     return x if conv_weight is None else torch.convolution(x, conv_weight, conv_bias, *geometry)
 
 
 def _tiling(y: Tensor) -> tuple[int, int, dict[str, int]]:
-    """Return the numbers of pixels and of tiles of all columns, and the constants of kernels."""
+    """Return the number of pixels, the number of tiles from top to bottom, and kernel constants."""
     C = y.shape[1]
     width = math.lcm(C, BLOCK_W)
     T = y.numel() // C
@@ -202,7 +202,7 @@ def _normalize(
     bn_bias: Tensor | None = None,
     eps: float | None = None,
 ) -> None:
-    """Write the normalized values, and GELU of them if ``activates``.
+    """Write the normalized values to ``out``, after GELU if ``activates``.
 
     Without a normalization, the kernel computes it from running statistics.
     """
@@ -239,7 +239,7 @@ def _gradient(
 
 @triton.jit
 def _tile(row, column, T, C: tl.constexpr, WIDTH: tl.constexpr):
-    """Return the places of values of a map, and which of them are inside."""
+    """Return the offsets of values in a map, and which of them are inside the map."""
     pixel = row[:, None] * (WIDTH // C) + (column // C)[None]
     return row[:, None].to(tl.int64) * WIDTH + column[None], pixel < T
 
@@ -255,7 +255,7 @@ def partials_kernel(
     BLOCK_R: tl.constexpr,
     BLOCK_W: tl.constexpr,
 ):
-    """Compute number, mean and squared deviations of the values in each column of some rows."""
+    """Compute the number, mean and squared deviations of the values in each column of some rows."""
     PIXELS: tl.constexpr = WIDTH // C
     COLUMNS: tl.constexpr = WIDTH // BLOCK_W
     program = tl.program_id(0) // COLUMNS
@@ -301,9 +301,9 @@ def norm_gelu_kernel(
     BLOCK_W: tl.constexpr,
     ACTIVATES: tl.constexpr,
 ):
-    """Compute GELU, or not, of factor * y + shift; ``out`` may be y.
+    """Compute factor * y + shift, and GELU of it if ``ACTIVATES``; ``out`` may be y.
 
-    Without a normalization, factor and shift are those of the running statistics.
+    Without a normalization, factor and shift are computed from the running statistics.
     """
     COLUMNS: tl.constexpr = WIDTH // BLOCK_W
     row = tl.program_id(0) // COLUMNS * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -325,7 +325,7 @@ def norm_gelu_kernel(
 
 @triton.jit
 def _gradient_of_norm(grad, y, normalization_ptr, c, C: tl.constexpr, ACTIVATES: tl.constexpr):
-    """Return the gradient of BatchNorm's output from that of GELU's."""
+    """Return the gradient of BatchNorm's output, given the gradient of GELU's output."""
     if ACTIVATES:
         factor = tl.load(normalization_ptr + 2 * C + c)[None]
         shift = tl.load(normalization_ptr + 3 * C + c)[None]
