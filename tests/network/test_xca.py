@@ -203,6 +203,11 @@ def test_few_tokens_take_the_direct_form_and_many_the_gram_form():
         assert torch.equal(xca(x, *params), xca(x, *params, form=form))
     with pytest.raises(ValueError, match=r"form='fast' is not one of \('direct', 'gram'\)"):
         xca(x, *params, form='fast')
+    weight, bias, temperature, *proj = params
+    with pytest.raises(ValueError, match=r'temperature of shape \(4,\) are not tokens'):
+        xca(x, weight, bias, temperature.flatten(), *proj)
+    with pytest.raises(ValueError, match=r'x of shape \(400, 32\) and'):
+        xca(x[0], *params)
 
 
 def test_the_gram_form_keeps_its_input_alone_and_less_for_second_derivatives():

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from ..network import XCiT
 from ..network.conv_stack import ConvStack
 from ..network.fast.cpu import batch_norm_affine, linear_gelu
-from ..network.fast.tracing import is_captured
+from ..network.fast.tracing import is_traced
 from ..network.fast.unmodified import flat_layers, is_unmodified
 
 
@@ -133,7 +133,7 @@ def from_blocks(x: Tensor, coarser: Tensor | None) -> Tensor:
         shape[middle] = shape[last - 1] = 1  # of the last upsampling
         coarser = coarser.permute(0, 2, 3, 1).reshape(shape)
         # A plain sum would have the memory format of x, and need a copy to become a map.
-        x = x + coarser if is_captured() else torch.add(x, coarser, out=x.new_empty(x.shape))
+        x = x + coarser if is_traced() else torch.add(x, coarser, out=x.new_empty(x.shape))
     return x.contiguous().flatten(middle + 1, last - 1).flatten(1, middle).permute(0, 3, 1, 2)
 
 

@@ -29,8 +29,9 @@ def accelerate(model: nn.Module) -> nn.Module:
     attentions = [m for m in attentions if m.attn_drop.p == m.proj_drop.p == 0]
     if not attentions:
         raise ArgumentError(
-            f"there is no attention of timm's XCiT without dropout in {type(model).__name__}: "
-            "accelerate takes a model such as timm.create_model('xcit_small_12_p8_224')"
+            f"{type(model).__name__} has no attention of timm's XCiT without dropout that is not "
+            'accelerated already: accelerate takes a model such as '
+            "timm.create_model('xcit_small_12_p8_224')"
         )
     for attention in attentions:
         attention.__class__ = XCA  # whose parameters and layers have the same names as timm's

@@ -1,7 +1,8 @@
 """Layers of XCiT: patch embedding, position, attention, local interaction, MLP and block.
 
 The layers follow the paper, and parameter names match the authors' release. :func:`.fast_form`
-selects code that computes the values of a block or a stack of convolutions faster. ``rows``
+selects code that computes the values of a block or a stack of convolutions faster, without calling
+the layers: give a layer that computes something else a class of its own, and it is called. ``rows``
 provides what a layer needs from rows of an image that are not in its input (:mod:`.rows`).
 
 Letters in shapes: B images, N tokens (N = H * W), C channels, h heads of d = C / h channels.

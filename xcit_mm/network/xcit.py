@@ -207,7 +207,7 @@ def _resolve_out_indices(out_indices: Sequence[int] | None, depth: int) -> tuple
     is_sequence = isinstance(indices, (tuple, list)) and len(indices) == NUM_LEVELS
     if not is_sequence or [i for i in range(depth) if i in indices] != list(indices):
         raise ArgumentError(
-            f'out_indices={out_indices!r} are not {NUM_LEVELS} ascending layers in 0..{depth - 1}'
+            f'out_indices={indices!r} are not {NUM_LEVELS} ascending layers in 0..{depth - 1}'
         )
     return tuple(map(int, indices))
 

@@ -7,6 +7,7 @@ import torch
 from helpers import randomize, relative_error
 from helpers.small_xcit import small_xcit
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 
 from xcit_mm import XCiT, accelerate
 from xcit_mm.network.fast import cpu, form, gpu
@@ -239,6 +240,16 @@ def test_a_kernel_that_fails_later_is_replaced_by_the_layers(messages, monkeypat
         monkeypatch.setattr(attention, 'map_tokens_kernel', Broken())
         assert relative_error(block(x, 3, 4), expected) <= TOLERANCE
     assert len(messages) == 1 and not gpu.can_compute(block, x)
+
+
+def test_the_log_says_once_that_a_layer_is_modified(messages):
+    block = XCABlock(32, 2, eta=1.0, drop_path=0.0)
+    block.mlp.fc1.register_forward_hook(lambda *_: None)
+    with FakeTensorMode():
+        x = torch.empty(1, 12, 32, device='cuda')
+    assert form.fast_form(block, x, ALONE) is form.fast_form(block, x, ALONE) is None
+    (message,) = messages
+    assert 'kernels on cuda:0: a layer of XCABlock is modified, or has a shape' in message
 
 
 def test_what_the_kernels_do_not_know_is_left_to_the_layers(messages, monkeypatch):

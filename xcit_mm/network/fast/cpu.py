@@ -15,7 +15,7 @@ from ...device import multiplies_bfloat16
 from ..rows import ALONE, Rows
 from ..tokens import map_to_tokens, tokens_to_map
 from .recompute import recompute
-from .tracing import computed_dtype, is_captured
+from .tracing import computed_dtype, is_traced
 from .unmodified import CONVOLUTIONS
 from .xca_operator import xca
 
@@ -129,7 +129,7 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         x: (..., C), weight: (D, C), bias: (D,). Output: (..., D).
     """
     dtype = computed_dtype(x)
-    if x.is_cpu and dtype == torch.bfloat16 and multiplies_bfloat16() and not is_captured():
+    if x.is_cpu and dtype == torch.bfloat16 and multiplies_bfloat16() and not is_traced():
         x, weight, bias = (t.to(dtype) for t in (x, weight, bias))
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, 'gelu', [], 'none')
     return torch.ops.aten.gelu_(F.linear(x, weight, bias))

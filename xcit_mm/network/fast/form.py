@@ -17,7 +17,11 @@ def fast_form(module: nn.Module, x: Tensor, rows: Rows) -> ModuleType | None:
     exported graphs, and under transforms, fake tensors and counters of operations. If the input of
     a block does not hold all rows of an image, :mod:`.cpu` is used on any device.
     """
-    if is_intercepted() or not _is_known(module):
+    if is_intercepted():
+        return None
+    if not _is_known(module):
+        if x.is_cuda:
+            gpu.explain_layers(module, x)
         return None
     if rows is not ALONE:
         return None if isinstance(module, nn.Sequential) else cpu

@@ -29,8 +29,16 @@ def can_compute(module: nn.Module, x: Tensor) -> bool:
     """Return whether the kernels can compute a block or a stack of known layers for ``x``."""
     if not can_launch(x):
         return False
-    is_stack = isinstance(module, nn.Sequential)
-    return (is_stack or _has_known_shapes(module)) and _is_verified(module, x)
+    if not isinstance(module, nn.Sequential) and not _has_known_shapes(module):
+        explain_layers(module, x)
+        return False
+    return _is_verified(module, x)
+
+
+def explain_layers(module: nn.Module, x: Tensor) -> None:
+    """Log once that the kernels cannot compute the layers of a block or a stack."""
+    kind = type(module).__name__
+    _explain(x.device, f'a layer of {kind} is modified, or has a shape that they do not compute')
 
 
 def can_launch(x: Tensor) -> bool:

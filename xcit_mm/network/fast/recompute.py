@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from .tracing import is_captured, is_recorded, is_transformed, replaced_tensors, without_transforms
+from .tracing import is_recorded, is_traced, is_transformed, replaced_tensors, without_transforms
 
 
 def recompute(
@@ -23,7 +23,7 @@ def recompute(
     numbers again if ``random``, unless a CUDA graph is recorded. Under a transform, which does not
     support this, nothing is recomputed.
     """
-    if not torch.is_grad_enabled() or is_captured() or is_transformed():
+    if not torch.is_grad_enabled() or is_traced() or is_transformed():
         return function(*args)
     second = _SecondPass(within)
     return checkpoint(

@@ -31,8 +31,8 @@ def without_autocast(x: Tensor) -> AbstractContextManager:
     return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
-def is_captured() -> bool:
-    """Return whether the operations are recorded as a graph.
+def is_traced() -> bool:
+    """Return whether ``torch.compile``, ``torch.export`` or ``torch.jit.trace`` records operations.
 
     Operators are then composed of plain operations: the compiler decides what to recompute.
     """
@@ -45,7 +45,7 @@ def is_recorded() -> bool:
 
 
 def is_exported() -> bool:
-    """Return whether the operations are recorded as a graph for inputs of any size."""
+    """Return whether ``torch.export`` records operations, for inputs of any size."""
     return hasattr(torch.compiler, 'is_exporting') and torch.compiler.is_exporting()
 
 
@@ -74,7 +74,7 @@ def is_intercepted() -> bool:
 
     The tensors may then have no values.
     """
-    if is_captured() or is_transformed():
+    if is_traced() or is_transformed():
         return True
     mode = _get_current_dispatch_mode()
     return mode is not None and not getattr(mode, 'only_observes', False)

@@ -9,7 +9,7 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from ...device import widest_dtype
-from ..fast.tracing import is_captured, is_transformed
+from ..fast.tracing import is_traced, is_transformed
 
 # On CUDA, products of 16-bit matrices can be returned in float32: PyTorch 2.8 and later.
 BMM_HAS_OUT_DTYPE = 'dtype' in torch.ops.aten.bmm.overloads()
@@ -37,9 +37,10 @@ def moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor]:
 
 def with_moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Return x (B, N, C), its covariance (B, C, C) and mean (B, C), with one backward function."""
-    # A compiler's debugging backend would differentiate the function only once, and silently. Where
-    # its sums have no derivative, the function stays: other backends refuse second derivatives.
-    is_composed = is_captured() and not (_has_wide_bmm(x) and torch.compiler.is_compiling())
+    # In traced graphs, plain operations replace the function, which a compiler's debugging backend
+    # would differentiate only once, in silence. Sums in float32 of 16-bit products have no
+    # derivative, so the function stays for them: other backends refuse second derivatives.
+    is_composed = is_traced() and not (_has_wide_bmm(x) and torch.compiler.is_compiling())
     if torch.is_grad_enabled() and not (is_composed or is_transformed()):
         return _Moments.apply(x, in_parts)
     return x, *moments(x, in_parts)

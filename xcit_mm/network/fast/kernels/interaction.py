@@ -46,7 +46,7 @@ from .differentiable import asks_for_second, branch_gradients
 from .gelu import gelu, gelu_and_slope
 from .launch import kernel, launch
 from .norm import normalize, normalize_backward
-from .sums import store, sum_of_parts
+from .partial_sums import store, sum_of_parts
 
 WIDE = tl.constexpr(4)  # neighboring columns of a thread
 GROUPS = 4  # of such columns in a program

@@ -34,7 +34,7 @@ from .differentiable import asks_for_second, branch_gradients
 from .gelu import gelu, gelu_and_slope
 from .launch import kernel, launch
 from .norm import normalize, normalize_backward
-from .sums import store, sum_of_parts
+from .partial_sums import store, sum_of_parts
 
 # On CUDA, the product of 16-bit matrices can be returned in float32: PyTorch 2.8 and later.
 MM_HAS_OUT_DTYPE = 'dtype' in torch.ops.aten.mm.overloads()
