@@ -143,7 +143,7 @@ def test_a_model_without_the_attention_of_timm_or_with_dropout_is_not_accelerate
     with torch.device('meta'):
         dropping = timm.create_model('xcit_nano_12_p16_224', **{rate: 0.1})
     for model in (dropping, nn.Linear(2, 2)):
-        with pytest.raises(ValueError, match=r"has no attention of timm.s XCiT without dropout"):
+        with pytest.raises(ValueError, match=r'has no attention of timm.s XCiT without dropout'):
             accelerate(model)
 
 

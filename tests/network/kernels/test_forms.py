@@ -113,6 +113,24 @@ def test_second_derivatives_of_a_checkpoint_and_of_stacks(monkeypatch):
         assert (value.double() - expected).norm() <= 1e-3 * expected.norm().clamp_min(1)
 
 
+class Nothing(torch.autograd.Function):
+    """Passes values on, and no gradients."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, grad: Tensor) -> None:
+        return None
+
+
+def test_a_block_that_gets_no_gradient(in_kernels):
+    block, x = XCABlock(32, 2, eta=1.0, drop_path=0.0), torch.randn(1, 12, 32, requires_grad=True)
+    Nothing.apply(block(x, 3, 4)).sum().backward()
+    assert all(t.grad is None or not t.grad.any() for t in (x, *block.parameters()))
+
+
 def test_float16_is_no_less_exact_than_the_layers_under_autocast(monkeypatch):
     block = XCABlock(48, 3, eta=1.0, drop_path=0.3)
     randomize(block)

@@ -1117,16 +1117,16 @@ class _Attention(Function):
         ctx: Any, x: Tensor, eps: float, dtype: torch.dtype, *weights: Tensor | None
     ) -> tuple[Tensor, ...]:
         """Return the output and, for second derivatives of a branch, x_hat and 1 / deviation."""
-        ctx.set_materialize_grads(False)
         out, kept = _forward(x, eps, dtype, Weights(*weights), keeps=True)
         ctx.save_for_backward(*weights, *kept)
+        ctx.set_materialize_grads(kept.rstd is None)
         return (out,) if kept.rstd is None else (out, kept.x_hat, kept.rstd)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, *of_norm: Tensor | None) -> tuple[Tensor | None, ...]:
         tensors, number = ctx.saved_tensors, len(Weights._fields)  # a checkpoint unpacks them once
         weights, kept = Weights(*tensors[:number]), Kept(*tensors[number:])
-        if asks_for_second(*of_norm):
+        if asks_for_second(dy, *of_norm):
             if kept.rstd is None:
                 dx, *of_weights = gradients(_attended, (kept.x_hat, *weights), dy)
             else:

@@ -12,13 +12,14 @@ from torch import Tensor
 from ..tracing import without_autocast
 
 
-def asks_for_second(*grads: Tensor | None) -> bool:
+def asks_for_second(dy: Tensor | None, *grads: Tensor | None) -> bool:
     """Return whether a gradient will be differentiated, or is part of a second derivative.
 
     Args:
+        dy: The gradient of the output, None if nothing depends on it.
         grads: The gradients of outputs that were returned only for second derivatives.
     """
-    return torch.is_grad_enabled() or any(grad is not None for grad in grads)
+    return torch.is_grad_enabled() or dy is None or any(grad is not None for grad in grads)
 
 
 def gradients(

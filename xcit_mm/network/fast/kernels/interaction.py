@@ -625,7 +625,7 @@ class _Interaction(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy: Tensor | None, *of_norm: Tensor | None) -> tuple[Tensor | None, ...]:
         x_hat, rstd, normalization, draw, *parameters = ctx.saved_tensors
-        if asks_for_second(*of_norm):
+        if asks_for_second(dy, *of_norm):
             normalize_again = differentiable_norm(normalization, ctx.eps, ctx.group)
             function = partial(_interaction, ctx.tiles.size[:2], normalize_again)
             args = x_hat, rstd, (*parameters, draw), dy, *of_norm

@@ -390,7 +390,7 @@ class _Mlp(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy: Tensor | None, *of_norm: Tensor | None) -> tuple[Tensor | None, ...]:
         x_hat, rstd, h, draw, folded1, folded2, *weights = ctx.saved_tensors
-        if asks_for_second(*of_norm):
+        if asks_for_second(dy, *of_norm):
             args = x_hat, rstd, (*weights, draw), dy, *of_norm
             dx, (*gradients, _) = branch_gradients(_mlp, *args)
             return dx, *gradients, *[None] * 3

@@ -143,7 +143,7 @@ class NormGeluConv(Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         y, normalization, conv_weight, bn_weight, bn_bias, conv_bias = ctx.saved_tensors
         group, activates, geometry = ctx.options
-        if asks_for_second():
+        if asks_for_second(grad):
             normalize_again = differentiable_norm(normalization, ctx.eps, group)
             function = partial(_norm_gelu_conv, normalize_again, activates, geometry)
             inputs = y, bn_weight, bn_bias, conv_weight, conv_bias
