@@ -271,8 +271,8 @@ def test_narrow_files_are_smaller(exports, format):
 
 
 def size_of_weights(file):
-    """Return the bytes of the weights in a file of PyTorch, where the graph outweighs those of a
-    small model, and of the whole file in other formats."""
+    """Return the size of the weights in a file of PyTorch, because the graph of a small model is
+    larger than its weights, and the size of the whole file in other formats."""
     if not is_zipfile(file.path):
         return file.size
     with ZipFile(file.path) as archive:

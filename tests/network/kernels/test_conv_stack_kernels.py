@@ -46,6 +46,7 @@ def twice(C: int) -> nn.Module:
 
 def norm_gelu(y: torch.Tensor, bn: nn.Module) -> torch.Tensor:
     """Return GELU(BatchNorm(y)) without a convolution after it."""
+    y = y.contiguous(memory_format=torch.channels_last)
     return NormGeluConv.apply(y, bn.weight, bn.bias, None, None, bn, True, None, y.dtype)
 
 

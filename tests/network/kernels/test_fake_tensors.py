@@ -47,7 +47,7 @@ def is_channels_last(x: Tensor) -> bool:
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
 def test_norm_gelu(training, dtype):
     bn = nn.BatchNorm2d(48).train(training)
-    y = torch.empty(2, 48, 5, 7, dtype=dtype, requires_grad=True)
+    y = torch.empty(2, 48, 5, 7, dtype=dtype, memory_format=torch.channels_last).requires_grad_()
     out = checked(
         lambda y: NormGeluConv.apply(y, bn.weight, bn.bias, None, None, bn, True, None, dtype),
         y,

@@ -56,7 +56,12 @@ def conv_stack(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
         (B, C, H, W) to (B, C', H', W') in channels-last memory format.
     """
     dtype, out_dtype = computed_dtype(x), x.dtype
-    apply = NormGeluConv.apply if torch.is_grad_enabled() else _infer
+    compute = NormGeluConv.apply if torch.is_grad_enabled() else _infer
+
+    def apply(y: Tensor, *args: Any) -> Tensor:
+        # Here and not in the function, which saves its input for second derivatives.
+        return compute(y.contiguous(memory_format=torch.channels_last), *args)
+
     with without_autocast(x):
         x = x.to(dtype, memory_format=torch.channels_last)
         x = torch.convolution(x, *_weights(layers[0], dtype), *_geometry(layers[0]))
@@ -105,7 +110,6 @@ def _infer(
     BatchNorm is not folded into that convolution: GELU needs a kernel anyway, in which factor
     and shift cost nothing, and the weights keep their range.
     """
-    y = y.contiguous(memory_format=torch.channels_last)
     x = y if y.dtype == dtype else torch.empty_like(y, dtype=dtype)
     normalization, running = None, (bn.running_mean, bn.running_var, bn_weight, bn_bias, bn.eps)
     if uses_batch_statistics(bn):
@@ -115,7 +119,7 @@ def _infer(
 
 
 class NormGeluConv(Function):
-    """BatchNorm, GELU if ``activates``, and a convolution if there is one, of a map y."""
+    """BatchNorm, GELU if ``activates``, and a convolution if there is one; y is channels-last."""
 
     @staticmethod
     def forward(
@@ -130,7 +134,6 @@ class NormGeluConv(Function):
         geometry: tuple[Any, ...] | None,
         dtype: torch.dtype,
     ) -> Tensor:
-        y = y.contiguous(memory_format=torch.channels_last)
         normalization = _normalization(y, bn_weight, bn_bias, bn)
         ctx.save_for_backward(y, normalization, conv_weight, bn_weight, bn_bias, conv_bias)
         ctx.options = process_group(bn), activates, geometry
