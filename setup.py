@@ -9,7 +9,7 @@ from setuptools.command.build_py import build_py
 ADDRESS = 'https://github.com/xcit-mm/xcit_mm'
 version = next(
     line.split("'")[1]
-    for line in Path('xcit_mm/version.py').read_text(encoding='utf-8').splitlines()
+    for line in Path('xcit_mm/base/version.py').read_text(encoding='utf-8').splitlines()
     if line.startswith('__version__')
 )
 onnx = ['onnx>=1.16', 'onnxruntime>=1.18', 'onnxscript>=0.5']

@@ -25,7 +25,7 @@ from helpers.tool_server import Process, server_folder
 from mmengine.logging import MMLogger
 from torch import Tensor
 
-from xcit_mm import files
+from xcit_mm.base import files
 from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
 from xcit_mm.inference import load_model
 

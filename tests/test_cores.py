@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from xcit_mm import cores
+from xcit_mm.base import cores
 
 MACHINE = 12  # cores
 

@@ -3,8 +3,8 @@
 import pytest
 from helpers.toy import toy_runner
 
-from xcit_mm.errors import MAX_LINE, ArgumentError, DependencyError, UserError, reason
-from xcit_mm.files import write_whole
+from xcit_mm.base.errors import MAX_LINE, ArgumentError, DependencyError, UserError, reason
+from xcit_mm.base.files import write_whole
 
 
 @pytest.mark.parametrize('kind', [UserError, ArgumentError, DependencyError])

@@ -8,9 +8,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from xcit_mm import files
-from xcit_mm.errors import UserError
-from xcit_mm.files import put_in_place, write_beside, write_files
+from xcit_mm.base import files
+from xcit_mm.base.errors import UserError
+from xcit_mm.base.files import put_in_place, write_beside, write_files
 
 
 def test_a_file_or_folder_appears_when_it_is_complete(tmp_path):

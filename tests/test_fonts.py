@@ -8,7 +8,7 @@ import pytest
 from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageDraw, ImageFont
 
-from xcit_mm import fonts
+from xcit_mm.base import fonts
 
 LETTER = '\u1d84'  # of STIX, and not of DejaVu Sans
 STIX = str(Path(matplotlib.get_data_path(), 'fonts/ttf/STIXGeneral.ttf'))

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from helpers.file_server import FileServer, serving
 
-from xcit_mm import UserError, http
-from xcit_mm.http import ATTEMPTS, UnreachableError, read_url
+from xcit_mm import UserError
+from xcit_mm.base import http
+from xcit_mm.base.http import ATTEMPTS, UnreachableError, read_url
 
 SIZE = 300_000
 CONTENT = np.random.default_rng(0).bytes(SIZE)

@@ -10,9 +10,9 @@ import pytest
 import torch.distributed as dist
 from helpers.processes import forked, torchrun
 
-from xcit_mm import processes
-from xcit_mm.errors import UserError
-from xcit_mm.processes import connect, cpu_group
+from xcit_mm.base import processes
+from xcit_mm.base.errors import UserError
+from xcit_mm.base.processes import connect, cpu_group
 
 
 def test_a_process_that_ends_before_it_connects_is_named(monkeypatch, capsys):

@@ -1,6 +1,6 @@
 import pytest
 
-from xcit_mm.sizes import bytes_of
+from xcit_mm.base.sizes import bytes_of
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from xcit_mm import threads
-from xcit_mm.threads import Behind, ahead
+from xcit_mm.base import threads
+from xcit_mm.base.threads import Behind, ahead
 
 LONG = 60  # seconds after which a thread that should have come is missed
 

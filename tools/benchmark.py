@@ -102,7 +102,7 @@ def main() -> None:
     os.environ.setdefault('KINETO_LOG_LEVEL', '99')  # read when PyTorch is imported
     with cli.imports():
         from xcit_mm import benchmark
-        from xcit_mm.files import require_writable
+        from xcit_mm.base.files import require_writable
     settings_class, measure, describe = {
         'model': (benchmark.Settings, benchmark.measure, benchmark.describe),
         'step': (benchmark.StepSettings, benchmark.measure_steps, benchmark.describe_step),

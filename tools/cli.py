@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xcit_mm.errors import ConfigError
+    from xcit_mm.base.errors import ConfigError
 
 WRONG_INPUT = 2  # the exit code, as argparse has it
 DTYPES = ('float32', 'bfloat16', 'float16', 'auto')
@@ -81,9 +81,9 @@ def run_tool(main: Callable[[], object], retry: str = 'call it again') -> None:
 
 def _exit_code(error: Exception, retry: str) -> int | None:
     """Print an error that the user can do something about; None for others."""
-    from xcit_mm.errors import ConfigError, Interrupted, UserError, reason
-    from xcit_mm.files import DISK_FULL
-    from xcit_mm.shipped import commands
+    from xcit_mm.base.errors import ConfigError, Interrupted, UserError, reason
+    from xcit_mm.base.files import DISK_FULL
+    from xcit_mm.base.shipped import commands
 
     message = error
     if isinstance(error, OSError) and error.errno in DISK_FULL:
@@ -103,7 +103,7 @@ def _exit_code(error: Exception, retry: str) -> int | None:
 
 def _write_traceback(error: 'ConfigError') -> str:
     """Write the traceback of an error to the log of its run, or else to a temporary file."""
-    from xcit_mm.errors import printable
+    from xcit_mm.base.errors import printable
 
     text = printable(''.join(traceback.format_exception(error)), sys.maxsize)
     if error.log is not None and error.log.is_file():
@@ -229,7 +229,7 @@ def positive(text: str) -> int:
 def size(text: str) -> int:
     """Return the bytes of a size that was typed as an argument, such as 2GiB, 500MB or 1e9."""
     with imports():
-        from xcit_mm.sizes import bytes_of
+        from xcit_mm.base.sizes import bytes_of
     try:
         return bytes_of(text)
     except ValueError:

@@ -104,8 +104,8 @@ def main() -> None:
         parser.error('--duplicates needs inputs: name files, folders or URLs')
 
     with cli.imports():
-        from xcit_mm.errors import printable
-        from xcit_mm.files import require_writable_file, write_json
+        from xcit_mm.base.errors import printable
+        from xcit_mm.base.files import require_writable_file, write_json
         from xcit_mm.inference.embedder import Embedder
         from xcit_mm.retrieval.benchmarks import run_benchmark
         from xcit_mm.retrieval.duplicates import find_duplicates
@@ -155,7 +155,7 @@ def main() -> None:
 
 
 def _copies(content: dict[str, Any]) -> str:
-    from xcit_mm.errors import printable
+    from xcit_mm.base.errors import printable
 
     lines = [
         f'{content["images"]} images, {len(content["pairs"])} pairs of near-copies in '

@@ -45,7 +45,7 @@ def main() -> None:
 
     with cli.imports():
         from xcit_mm import flops
-        from xcit_mm.files import require_writable_file
+        from xcit_mm.base.files import require_writable_file
     if args.out is not None:
         require_writable_file(args.out)
     size = tuple(args.size)

@@ -42,8 +42,8 @@ def main() -> None:
         parser.error(f'--out {args.out}: neither .png nor .html, and not a folder that exists')
 
     with cli.imports():
-        from xcit_mm.errors import UserError
-        from xcit_mm.files import require_writable
+        from xcit_mm.base.errors import UserError
+        from xcit_mm.base.files import require_writable
         from xcit_mm.run_report import NoRunError, draw_png, read_runs, write_page
     runs, problems = read_runs(args.work_dirs)
     if not runs:

@@ -60,9 +60,9 @@ def main() -> None:
         parser.error(f'--workers {args.workers}: a negative number')
 
     with cli.imports():
-        from xcit_mm.device import dtype_name
-        from xcit_mm.errors import printable
-        from xcit_mm.files import require_writable_file, write_json
+        from xcit_mm.base.device import dtype_name
+        from xcit_mm.base.errors import printable
+        from xcit_mm.base.files import require_writable_file, write_json
         from xcit_mm.inference.embedder import Embedder
         from xcit_mm.probe import report_probe
     if args.out is not None:

@@ -26,7 +26,7 @@ def main() -> None:
     args = parser.parse_args()
 
     with cli.imports():
-        from xcit_mm.files import require_writable_file
+        from xcit_mm.base.files import require_writable_file
         from xcit_mm.zoo import survey
     if args.out is not None:
         require_writable_file(args.out)

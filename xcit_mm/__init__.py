@@ -7,7 +7,7 @@ Most programs need only the names that this package exports:
 - :class:`~xcit_mm.network.xcit.XCiT` is the backbone.
 - :func:`~xcit_mm.network.accelerate.accelerate` speeds up an XCiT of timm.
 - :func:`~xcit_mm.network.fast.xca_operator.xca` is the attention as a function.
-- :class:`~xcit_mm.errors.UserError` is the error for a wrong input.
+- :class:`~xcit_mm.base.errors.UserError` is the error for a wrong input.
 
 Importing this package registers the backbone and the image loaders of our configs with mmengine,
 and replaces the compiled operators of mmcv if they are missing. Importing :mod:`xcit_mm.engine`
@@ -17,7 +17,7 @@ registers the runner, loops and hooks of our configs.
 import os
 from importlib import import_module
 
-from . import environment
+from .base import environment
 
 # PyTorch reads it when it is imported: the CPU computes what Apple's GPUs cannot, with a warning.
 os.environ.setdefault('PYTORCH_ENABLE_MPS_FALLBACK', '1')
@@ -25,15 +25,16 @@ environment.require('torch')
 environment.require('cv2')  # mmengine imports it, and it is what a slim machine cannot load
 environment.require('mmengine')
 
-from . import mmcv_ops, old_mmengine  # noqa: E402  they need the packages that are checked above
+from . import mmcv_ops  # noqa: E402  they need the packages that are checked above
+from .base import old_mmengine  # noqa: E402  they need the packages that are checked above
 
 old_mmengine.mend()
 mmcv_ops.install()
 
 from . import datasets, models  # noqa: E402, F401  registers image loaders and preprocessors
-from .errors import UserError  # noqa: E402
+from .base.errors import UserError  # noqa: E402
+from .base.version import __version__  # noqa: E402
 from .network import XCiT  # noqa: E402
-from .version import __version__  # noqa: E402
 
 environment.BUILT_ON.update(
     mmdet=(

@@ -16,11 +16,11 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.registry import MODELS
 
+from xcit_mm.base.errors import ConfigError, UserError
 from xcit_mm.config.config_errors import config_errors
 from xcit_mm.config.load import load_config
 from xcit_mm.engine.build_model import build_model
 from xcit_mm.engine.hooks.interrupt import SIGNALS
-from xcit_mm.errors import ConfigError, UserError
 
 DETECTOR, SEGMENTOR, DINO, MASK2FORMER = (
     ROOT / f'configs/{name}_xcit_n12_16_shapes.py'

@@ -6,9 +6,9 @@ import pytest
 from mmengine.config import Config
 
 from xcit_mm import UserError
+from xcit_mm.base.environment import require_framework
 from xcit_mm.config.channel_rules import check_image_channels
 from xcit_mm.config.image_rules import check_images
-from xcit_mm.environment import require_framework
 
 MULTI_CROP = dict(type='MultiCrop', global_size=48, local_size=24)
 

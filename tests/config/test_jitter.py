@@ -6,7 +6,8 @@ from helpers import ROOT
 from helpers.runs import DETECTOR, SEGMENTOR
 from mmengine.registry import DATASETS, init_default_scope
 
-from xcit_mm import UserError, environment
+from xcit_mm import UserError
+from xcit_mm.base import environment
 from xcit_mm.config.data_rules import check_data
 from xcit_mm.config.load import load_config
 from xcit_mm.datasets.samples import Samples, seed_all

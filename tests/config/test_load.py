@@ -9,11 +9,12 @@ from helpers.resolved_configs import FILE, RENEW, described
 from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, DefaultScope
 
-from xcit_mm import UserError, environment
+from xcit_mm import UserError
+from xcit_mm.base import environment
+from xcit_mm.base.launchers import was_restarted
 from xcit_mm.config.adapt import adapt, adapt_for_test, adapt_for_training
 from xcit_mm.config.channel_rules import check_map_channels
 from xcit_mm.config.load import load_config
-from xcit_mm.launchers import was_restarted
 
 REAL = ROOT / 'configs/mask_rcnn_xcit_s12_8_3x.py'
 SHAPES = ROOT / 'configs/sem_fpn_xcit_n12_16_shapes.py'

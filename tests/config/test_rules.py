@@ -8,7 +8,8 @@ from helpers import ROOT
 from mmengine.config import Config
 from mmengine.registry import DATASETS, Registry
 
-from xcit_mm import UserError, environment
+from xcit_mm import UserError
+from xcit_mm.base import environment
 from xcit_mm.config.adapt import adapt, adapt_for_test
 from xcit_mm.config.channel_rules import check_image_channels
 from xcit_mm.config.channel_rules import check_map_channels as check_maps

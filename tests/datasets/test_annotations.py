@@ -17,7 +17,8 @@ from pycocotools.coco import COCO
 from shapely import affinity
 from shapely.geometry import box as rectangle
 
-from xcit_mm import UserError, environment
+from xcit_mm import UserError
+from xcit_mm.base import environment
 from xcit_mm.datasets import annotations as kinds
 from xcit_mm.datasets.annotations import find_problem, read_annotations, usable_mask
 

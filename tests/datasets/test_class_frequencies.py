@@ -12,7 +12,8 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, DefaultScope
 from PIL import Image
 
-from xcit_mm import UserError, environment
+from xcit_mm import UserError
+from xcit_mm.base import environment
 from xcit_mm.config.adapt import adapt
 from xcit_mm.config.load import load_config
 from xcit_mm.datasets.class_frequencies import ClassFrequencies, class_frequencies

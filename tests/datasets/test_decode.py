@@ -12,11 +12,12 @@ from helpers.planted import encoded, rotated, sixteen_bits
 from mmengine.registry import TRANSFORMS
 from PIL import Image, ImageOps
 
-from xcit_mm import UserError, environment
+from xcit_mm import UserError
+from xcit_mm.base import environment
+from xcit_mm.base.errors import ArgumentError
 from xcit_mm.datasets import decode as im
 from xcit_mm.datasets.decode import BadImageError, LoadImage, decode, rgb_of
 from xcit_mm.datasets.multiband import LoadMultiband
-from xcit_mm.errors import ArgumentError
 from xcit_mm.inference.sources import read_image, to_bands, to_rgb
 from xcit_mm.scenes.open_image import image_size
 

@@ -7,7 +7,8 @@ import pytest
 from mmengine.registry import DATASETS
 from PIL import Image
 
-from xcit_mm import UserError, environment
+from xcit_mm import UserError
+from xcit_mm.base import environment
 from xcit_mm.datasets import unexpected_labels
 from xcit_mm.datasets.samples import SampleRequest, TrainingSamples
 

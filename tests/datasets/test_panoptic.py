@@ -11,7 +11,8 @@ from helpers.planted import edited
 from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 
-from xcit_mm import UserError, environment
+from xcit_mm import UserError
+from xcit_mm.base import environment
 from xcit_mm.config.load import load_config
 from xcit_mm.datasets import annotations as kinds
 from xcit_mm.datasets import audit as check

@@ -8,7 +8,8 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS
 from PIL import Image
 
-from xcit_mm import UserError, environment
+from xcit_mm import UserError
+from xcit_mm.base import environment
 from xcit_mm.config.data_rules import check_data
 
 

@@ -19,7 +19,8 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import InstanceData, PixelData
 from torch import nn
 
-from xcit_mm import XCiT, environment
+from xcit_mm import XCiT
+from xcit_mm.base import environment
 from xcit_mm.config.tree import leaves
 
 CONFIGS = sorted(path.stem for path in (ROOT / 'configs').glob('*.py'))

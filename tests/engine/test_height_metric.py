@@ -5,7 +5,7 @@ import pytest
 import torch
 from mmengine.registry import METRICS
 
-from xcit_mm.environment import require_framework
+from xcit_mm.base.environment import require_framework
 from xcit_mm.run_report.tables import metrics_table
 
 

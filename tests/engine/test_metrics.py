@@ -16,8 +16,8 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 import xcit_mm  # noqa: F401  registers the metrics
-from xcit_mm import environment
-from xcit_mm.errors import ArgumentError
+from xcit_mm.base import environment
+from xcit_mm.base.errors import ArgumentError
 from xcit_mm.run_report.tables import metrics_table, write_metrics
 from xcit_mm.scenes.arrays import Array
 from xcit_mm.scenes.label_windows import LabelWindows

@@ -10,7 +10,8 @@ from helpers.planted import encoded
 from mmengine.registry import METRICS
 from PIL import Image
 
-from xcit_mm import UserError, environment
+from xcit_mm import UserError
+from xcit_mm.base import environment
 
 CATEGORIES = [
     dict(id=7, name='cat', isthing=1),

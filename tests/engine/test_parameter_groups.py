@@ -16,7 +16,8 @@ from mmengine.registry import MODELS, PARAM_SCHEDULERS, DefaultScope
 from mmengine.structures import PixelData
 from torch import nn
 
-from xcit_mm import UserError, environment
+from xcit_mm import UserError
+from xcit_mm.base import environment
 from xcit_mm.config.adapt import adapt_for_training
 from xcit_mm.config.load import load_config
 from xcit_mm.engine.checkpoints.regroup import regroup

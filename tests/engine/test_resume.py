@@ -19,12 +19,13 @@ from mmengine.hooks import Hook
 from mmengine.optim import OptimWrapper
 from mmengine.registry import DATASETS, HOOKS, MODELS, DefaultScope
 
-from xcit_mm import UserError, environment
+from xcit_mm import UserError
+from xcit_mm.base import environment
+from xcit_mm.base.errors import Interrupted
+from xcit_mm.base.run_files import require_checkpoints
 from xcit_mm.engine.build_model import without_other_heads
 from xcit_mm.engine.checkpoints.newest import newest_checkpoint
 from xcit_mm.engine.hooks import interrupt
-from xcit_mm.errors import Interrupted
-from xcit_mm.run_files import require_checkpoints
 
 WARM_UP = {'param_scheduler': [dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=6)]}
 ACCUMULATED = WARM_UP | {

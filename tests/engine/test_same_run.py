@@ -10,12 +10,12 @@ import torch
 from helpers.processes import forked, torchrun
 from helpers.runs import DETECTOR
 
-from xcit_mm import environment
+from xcit_mm.base import environment
+from xcit_mm.base.errors import ProcessesError
 from xcit_mm.config.load import load_config
 from xcit_mm.engine import test as run_test
 from xcit_mm.engine import train
 from xcit_mm.engine.recipe import fingerprint
-from xcit_mm.errors import ProcessesError
 
 PATHS = ('data_root', 'load_from')  # options
 # What the second process does differently, and what all processes say.

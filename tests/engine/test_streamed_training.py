@@ -25,14 +25,15 @@ from mmengine.registry import HOOKS, MODELS
 from PIL import Image
 from torch import nn
 
-from xcit_mm import UserError, progress
+from xcit_mm import UserError
+from xcit_mm.base import progress
+from xcit_mm.base.run_files import has_checkpoints
 from xcit_mm.engine import streamed_model, train
 from xcit_mm.engine import test as run_test
 from xcit_mm.engine.distributed import average_gradients
 from xcit_mm.engine.streamed_model import shown
 from xcit_mm.large_images.token_files import TokenFile
 from xcit_mm.models.aligned_segmentors import AlignedEncoderDecoder
-from xcit_mm.run_files import has_checkpoints
 from xcit_mm.scenes.arrays import Array
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')

@@ -17,6 +17,7 @@ from mmengine.registry import HOOKS
 from mmseg.models import SegDataPreProcessor
 
 from xcit_mm import UserError
+from xcit_mm.base.geometry import whole
 from xcit_mm.config.adapt import adapt_for_training
 from xcit_mm.config.load import load_config
 from xcit_mm.config.rules import check
@@ -27,7 +28,6 @@ from xcit_mm.engine import train
 from xcit_mm.large_images.normalized import NormalizedImage
 from xcit_mm.large_images.read_window import ReadWindow
 from xcit_mm.scenes.arrays import Array
-from xcit_mm.scenes.geometry import whole
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 

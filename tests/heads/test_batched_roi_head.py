@@ -10,17 +10,17 @@ from helpers.same_draws import same_draws
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.structures import InstanceData
 
-from xcit_mm.environment import require_framework
+from xcit_mm.base.environment import require_framework
 
 require_framework('mmdet')
 
 from mmdet.structures import DetDataSample  # noqa: E402
 from mmdet.structures.mask import BitmapMasks, PolygonMasks  # noqa: E402
 
+from xcit_mm.base.waits import counted  # noqa: E402
 from xcit_mm.config.load import load_config  # noqa: E402
 from xcit_mm.heads import mask_targets  # noqa: E402
 from xcit_mm.heads.batched_roi_head import BatchedRoIHead  # noqa: E402
-from xcit_mm.waits import counted  # noqa: E402
 
 CFG = load_config('configs/mask_rcnn_xcit_s12_16_3x.py').model
 CHANNELS = 8

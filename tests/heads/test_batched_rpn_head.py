@@ -10,7 +10,7 @@ from helpers.same_draws import same_draws
 from mmengine.config import ConfigDict
 from mmengine.structures import InstanceData
 
-from xcit_mm.environment import require_framework
+from xcit_mm.base.environment import require_framework
 
 require_framework('mmdet')
 
@@ -18,9 +18,9 @@ from mmdet.models.dense_heads import RPNHead  # noqa: E402
 from mmdet.models.task_modules.prior_generators import AnchorGenerator  # noqa: E402
 from mmdet.structures import DetDataSample  # noqa: E402
 
+from xcit_mm.base.waits import counted  # noqa: E402
 from xcit_mm.config.load import load_config  # noqa: E402
 from xcit_mm.heads.batched_rpn_head import BatchedRPNHead  # noqa: E402
-from xcit_mm.waits import counted  # noqa: E402
 
 STRIDES = 4, 8, 16, 32, 64
 CHANNELS = 8

@@ -4,17 +4,17 @@ import pytest
 import torch
 from mmengine.structures import InstanceData
 
-from xcit_mm.environment import require_framework
+from xcit_mm.base.environment import require_framework
 
 require_framework('mmdet')
 
 from mmdet.models.task_modules.assigners import MaxIoUAssigner  # noqa: E402
 from mmdet.models.task_modules.samplers import RandomSampler  # noqa: E402
 
+from xcit_mm.base.waits import counted  # noqa: E402
 from xcit_mm.heads import matching  # noqa: E402
 from xcit_mm.heads.matching import can_match, match, pad_objects  # noqa: E402
 from xcit_mm.heads.random_samples import can_sample, sample  # noqa: E402
-from xcit_mm.waits import counted  # noqa: E402
 
 RPN = dict(pos_iou_thr=0.7, neg_iou_thr=0.3, min_pos_iou=0.3)
 

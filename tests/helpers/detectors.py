@@ -9,8 +9,8 @@ from torch import nn
 
 from helpers import randomize
 from helpers.small_xcit import SMALL
+from xcit_mm.base.environment import require_framework
 from xcit_mm.config.load import load_config
-from xcit_mm.environment import require_framework
 
 CHANNELS = 8
 ROIS = {

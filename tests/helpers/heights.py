@@ -9,8 +9,8 @@ from torch import nn
 
 from helpers import randomize
 from helpers.segmentors import NARROW
+from xcit_mm.base.environment import require_framework
 from xcit_mm.config.load import load_config
-from xcit_mm.environment import require_framework
 
 CONFIG = 'configs/heights_xcit_n12_16_shapes.py'
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from helpers.processes import start_forks
 from helpers.runs import UNDRAWN
+from xcit_mm.base.run_files import has_checkpoints
 from xcit_mm.engine import train
-from xcit_mm.run_files import has_checkpoints
 
 OPTIONS = {
     'default_hooks.checkpoint.interval': 1,

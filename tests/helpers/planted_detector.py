@@ -6,8 +6,8 @@ from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 
 from helpers.small_xcit import SMALL
+from xcit_mm.base.environment import require_framework
 from xcit_mm.config.load import load_config
-from xcit_mm.environment import require_framework
 
 SIDE = 32  # pixels of an object: of the only anchor, at stride 8
 

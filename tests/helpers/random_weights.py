@@ -6,7 +6,7 @@ import torch
 from mmengine.registry import MODELS, DefaultScope
 
 from helpers import randomize
-from xcit_mm import environment
+from xcit_mm.base import environment
 from xcit_mm.config.load import load_config
 
 DETECTOR = 'configs/mask_rcnn_xcit_n12_16_shapes.py'

@@ -5,8 +5,8 @@ from torch import nn
 
 from helpers import randomize
 from helpers.small_xcit import SMALL
+from xcit_mm.base.environment import require_framework
 from xcit_mm.config.load import load_config
-from xcit_mm.environment import require_framework
 
 NARROW = dict(arch=SMALL, out_indices=(0, 1, 2, 3), init_cfg=None)
 HEADS = {

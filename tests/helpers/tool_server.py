@@ -146,7 +146,7 @@ def import_everything() -> None:
     # Unformatted, the text of a config means the same and is there a second earlier.
     yapf_api.FormatCode = lambda text, **options: (text, True)
 
-    from xcit_mm.environment import require
+    from xcit_mm.base.environment import require
 
     for package in ('mmdet', 'mmseg'):
         for part in ('models', 'datasets', 'evaluation', 'visualization', 'engine'):

@@ -18,8 +18,9 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
-from xcit_mm import UserError, mmcv_ops, threads
-from xcit_mm.errors import MissingOperatorError
+from xcit_mm import UserError, mmcv_ops
+from xcit_mm.base import threads
+from xcit_mm.base.errors import MissingOperatorError
 from xcit_mm.infer import run as infer_module
 from xcit_mm.infer.run import infer
 from xcit_mm.inference.model import Model

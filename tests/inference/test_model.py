@@ -10,8 +10,9 @@ from mmengine.runner import CheckpointLoader
 from mmengine.structures import BaseDataElement
 from PIL import Image
 
-from xcit_mm import UserError, device
-from xcit_mm.errors import ArgumentError
+from xcit_mm import UserError
+from xcit_mm.base import device
+from xcit_mm.base.errors import ArgumentError
 from xcit_mm.inference import load_model
 from xcit_mm.predictions import resized_labels
 

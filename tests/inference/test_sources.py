@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from xcit_mm import UserError
+from xcit_mm.base.progress import ImageProgress
 from xcit_mm.inference import sources
 from xcit_mm.inference.sources import (
     MAX_NAME,
@@ -19,7 +20,6 @@ from xcit_mm.inference.sources import (
 )
 from xcit_mm.inference.video import read_video, write_video
 from xcit_mm.inference.written import is_output
-from xcit_mm.progress import ImageProgress
 
 # Images and videos at two depths, and other files. A linked folder is not searched.
 FILES = (

@@ -13,7 +13,7 @@ from mmengine.structures import InstanceData
 from pycocotools import mask as coco_mask
 
 from xcit_mm import load_model
-from xcit_mm.errors import UserError
+from xcit_mm.base.errors import UserError
 from xcit_mm.large_images import detect as detection
 from xcit_mm.large_images import rois
 from xcit_mm.large_images.large_predictions import LargeDetections

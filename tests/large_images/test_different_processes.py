@@ -14,8 +14,8 @@ from helpers.processes import forked, in_processes, run_in_fork, torchrun
 from helpers.random_weights import DETECTOR
 from helpers.small_xcit import small_xcit
 
-from xcit_mm import processes
-from xcit_mm.errors import ArgumentError, ProcessesError
+from xcit_mm.base import processes
+from xcit_mm.base.errors import ArgumentError, ProcessesError
 from xcit_mm.large_images import stream, stream_backward
 from xcit_mm.large_images.training import shared_images
 

@@ -13,8 +13,9 @@ from mmseg.models import SegDataPreProcessor
 from torch import Tensor, nn
 
 from xcit_mm import XCiT
+from xcit_mm.base.errors import ArgumentError, UserError
+from xcit_mm.base.geometry import Window, whole
 from xcit_mm.datasets.multiband import LoadMultiband
-from xcit_mm.errors import ArgumentError, UserError
 from xcit_mm.large_images import passes as passes_module
 from xcit_mm.large_images import segment as segmentation
 from xcit_mm.large_images import stream, stream_backward
@@ -23,7 +24,6 @@ from xcit_mm.large_images.objects import Objects
 from xcit_mm.large_images.passes import Passes
 from xcit_mm.large_images.slices import slices_of
 from xcit_mm.scenes.arrays import Array
-from xcit_mm.scenes.geometry import Window, whole
 from xcit_mm.scenes.validity import ALL, NONE, SOME, Cells, cells_of, valid_area
 
 # The mean of the shapes config, which pixels without data get.

@@ -16,14 +16,14 @@ from rasterio.transform import from_origin
 from rasterio.warp import transform_geom
 
 from xcit_mm import UserError
+from xcit_mm.base.environment import require_framework
+from xcit_mm.base.geometry import Window
 from xcit_mm.config.data_rules import check_classes, check_data
 from xcit_mm.config.load import load_config
 from xcit_mm.datasets import annotations as problems
 from xcit_mm.engine.coco_metric import CocoAPMetric
-from xcit_mm.environment import require_framework
 from xcit_mm.large_images.large_predictions import LargeDetections
 from xcit_mm.scenes import geojson
-from xcit_mm.scenes.geometry import Window
 from xcit_mm.scenes.read_features import DEGREES
 from xcit_mm.scenes.vector_layers import object_layer
 

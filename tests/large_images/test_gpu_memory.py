@@ -11,12 +11,14 @@ from helpers.small_xcit import small_xcit
 from torch import nn
 
 from xcit_mm import XCiT
-from xcit_mm.device import pinned, sent, sent_back
-from xcit_mm.errors import ArgumentError
+from xcit_mm.base.device import pinned, sent, sent_back
+from xcit_mm.base.errors import ArgumentError
+from xcit_mm.base.free_memory import free_device_memory
+from xcit_mm.base.geometry import Window
+from xcit_mm.base.waits import counted
 from xcit_mm.large_images import passes as layers
 from xcit_mm.large_images import stream, stream_backward, workspace
 from xcit_mm.large_images.backward import TrainedPasses, workspace_of
-from xcit_mm.large_images.free_memory import free_device_memory
 from xcit_mm.large_images.late_writes import LateWrites
 from xcit_mm.large_images.normalized import NormalizedImage
 from xcit_mm.large_images.passes import Passes, tile_scale
@@ -24,8 +26,6 @@ from xcit_mm.large_images.shards import Shards
 from xcit_mm.large_images.token_files import CPU, TokenFile
 from xcit_mm.large_images.workspace import Demand, Workspace, open_workspace
 from xcit_mm.scenes.arrays import Array
-from xcit_mm.scenes.geometry import Window
-from xcit_mm.waits import counted
 
 GIB = 2**30
 OTHER = torch.device('meta')

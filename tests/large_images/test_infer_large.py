@@ -21,7 +21,7 @@ from PIL import Image
 from pycocotools.coco import COCO
 from rasterio.transform import from_origin
 
-from xcit_mm.errors import ArgumentError, UserError
+from xcit_mm.base.errors import ArgumentError, UserError
 from xcit_mm.infer import run as infer
 from xcit_mm.large_images.large_predictions import LargeSegmentation
 from xcit_mm.scenes.geotiff import write_tiff

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xcit_mm.errors import UserError
+from xcit_mm.base.errors import UserError
+from xcit_mm.base.geometry import Window, tiles, whole
 from xcit_mm.large_images import lazy as lazy_maps
 from xcit_mm.large_images.axes import Axis
 from xcit_mm.large_images.lazy import LazyMap
 from xcit_mm.large_images.shards import Shards
 from xcit_mm.large_images.tape import Tape
-from xcit_mm.scenes.geometry import Window, tiles, whole
 
 CHANNELS = 4
 

@@ -13,7 +13,8 @@ from helpers.segmentors import build
 from helpers.small_xcit import small_xcit
 from torch import nn
 
-from xcit_mm.errors import ArgumentError, UserError
+from xcit_mm.base.errors import ArgumentError, UserError
+from xcit_mm.base.progress import Progress
 from xcit_mm.large_images import detect as detection
 from xcit_mm.large_images import segment as segmentation
 from xcit_mm.large_images import stream
@@ -21,7 +22,6 @@ from xcit_mm.large_images.passes import Passes
 from xcit_mm.large_images.predict_large import LargeOptions, predict_large
 from xcit_mm.large_images.shards import Shards
 from xcit_mm.large_images.training import shared_images
-from xcit_mm.progress import Progress
 
 SIZE = 184, 131  # of 23 rows of tokens for patch size 8, in blocks of 5 or 6
 

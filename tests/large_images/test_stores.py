@@ -18,13 +18,13 @@ from helpers.random_weights import SEGMENTOR
 from PIL import Image
 
 from xcit_mm import load_model
-from xcit_mm.errors import UserError
+from xcit_mm.base.errors import UserError
+from xcit_mm.base.progress import Progress
 from xcit_mm.fusion import fused_copy
 from xcit_mm.large_images import passes
 from xcit_mm.large_images import segment as segmentation
 from xcit_mm.large_images.predict_large import LargeOptions, predict_large
 from xcit_mm.large_images.workspace import Workspace
-from xcit_mm.progress import Progress
 
 PART = 'part_1_of_1'
 

@@ -9,7 +9,7 @@ from helpers import network_error, randomize, relative_error, rounding_error
 from helpers.small_xcit import SMALL, small_xcit
 
 from xcit_mm import XCiT
-from xcit_mm.errors import ArgumentError, UserError
+from xcit_mm.base.errors import ArgumentError, UserError
 from xcit_mm.large_images import passes, stream, workspace
 from xcit_mm.large_images.shards import Shards
 from xcit_mm.large_images.workspace import Workspace

@@ -11,8 +11,8 @@ from helpers.small_xcit import small_xcit
 from torch import Tensor, nn
 
 from xcit_mm import XCiT
-from xcit_mm.device import multiplies_bfloat16
-from xcit_mm.errors import ArgumentError, UserError
+from xcit_mm.base.device import multiplies_bfloat16
+from xcit_mm.base.errors import ArgumentError, UserError
 from xcit_mm.large_images import backward, passes, stream_backward
 
 

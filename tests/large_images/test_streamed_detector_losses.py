@@ -17,13 +17,13 @@ from mmdet.structures.mask import PolygonMasks
 from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
-from xcit_mm.errors import UserError
+from xcit_mm.base.errors import UserError
+from xcit_mm.base.geometry import Window, evenly_cut, whole
 from xcit_mm.large_images import detect_loss
 from xcit_mm.large_images.backward import TrainedPasses
 from xcit_mm.large_images.detect_loss import losses, require_trainable_detector
 from xcit_mm.large_images.streamed_maps import Pyramid
 from xcit_mm.large_images.tape import Tape
-from xcit_mm.scenes.geometry import Window, evenly_cut, whole
 
 SIZE = 150, 203
 HARD = 'Faster R-CNN with hard examples'

@@ -13,8 +13,8 @@ from rasterio.transform import from_origin
 from torch.nn import functional as F
 
 from xcit_mm import load_model
+from xcit_mm.base.errors import ArgumentError, UserError
 from xcit_mm.demo.page import _draw
-from xcit_mm.errors import ArgumentError, UserError
 from xcit_mm.infer.run import infer
 from xcit_mm.inference.video import write_video
 from xcit_mm.large_images import segment

@@ -13,9 +13,10 @@ from mmengine.registry import MODELS, DefaultScope
 from mmengine.structures import PixelData
 from torch import Tensor, nn
 
+from xcit_mm.base.environment import require_framework
+from xcit_mm.base.errors import UserError
+from xcit_mm.base.geometry import Window, length, whole
 from xcit_mm.datasets.labels import LabelRule
-from xcit_mm.environment import require_framework
-from xcit_mm.errors import UserError
 from xcit_mm.large_images import lazy as lazy_maps
 from xcit_mm.large_images import segment_loss
 from xcit_mm.large_images.passes import Passes
@@ -25,7 +26,6 @@ from xcit_mm.large_images.tape import Tape
 from xcit_mm.large_images.token_files import TokenFile
 from xcit_mm.large_images.token_gradients import TokenGradients
 from xcit_mm.network.tokens import fill_up
-from xcit_mm.scenes.geometry import Window, length, whole
 
 SIZE = 137, 91
 CLASSES = 5

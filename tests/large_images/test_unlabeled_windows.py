@@ -11,11 +11,11 @@ import rasterio
 from mmengine.registry import DATASETS, DefaultScope
 
 from xcit_mm import UserError
+from xcit_mm.base.environment import require_framework
+from xcit_mm.base.geometry import Window
 from xcit_mm.datasets.decode import SampleError
 from xcit_mm.datasets.samples import SampleRequest, TrainingSamples
-from xcit_mm.environment import require_framework
 from xcit_mm.large_images.read_window import ReadWindow
-from xcit_mm.scenes.geometry import Window
 
 pytestmark = pytest.mark.filterwarnings('ignore::rasterio.errors.NotGeoreferencedWarning')
 SIZES = {'a': (150, 211), 'inside/b': (60, 64)}
@@ -147,7 +147,7 @@ def test_scenes_that_cannot_be_used_are_refused(root):
 
 def test_neither_mmdet_nor_mmseg_is_imported():
     code = (
-        'import sys; from xcit_mm.environment import require_framework; '
+        'import sys; from xcit_mm.base.environment import require_framework; '
         "require_framework('mmengine'); from mmengine.registry import DATASETS; "
         "assert DATASETS.get('UnlabeledWindows') and DATASETS.get('UnlabeledImages'); "
         "assert not {'mmdet', 'mmseg', 'rasterio'} & sys.modules.keys()"

@@ -15,7 +15,8 @@ from mmcv.utils import collect_env
 from mmengine.utils.dl_utils import misc
 
 import xcit_mm  # noqa: F401  installs the stand-in before mmcv.ops is imported
-from xcit_mm import environment, mmcv_ops, old_mmengine
+from xcit_mm import mmcv_ops
+from xcit_mm.base import environment, old_mmengine
 from xcit_mm.mmcv_ops import roi_align
 from xcit_mm.mmcv_ops.__main__ import main as list_operators
 from xcit_mm.mmcv_ops.families import FAMILIES

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 import xcit_mm  # noqa: F401  installs the stand-in before mmcv.ops is imported
 from xcit_mm import mmcv_ops
-from xcit_mm.errors import UserError
+from xcit_mm.base.errors import UserError
 
 pytestmark = pytest.mark.skipif(not mmcv_ops.is_active(), reason='mmcv is compiled')
 

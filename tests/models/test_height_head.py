@@ -7,8 +7,8 @@ from helpers.heights import build_heights
 from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 
-from xcit_mm.environment import require_framework
-from xcit_mm.errors import ArgumentError
+from xcit_mm.base.environment import require_framework
+from xcit_mm.base.errors import ArgumentError
 
 require_framework('mmseg')
 from xcit_mm.models.height_losses import LabeledL1Loss, LabeledSiLogLoss  # noqa: E402

@@ -8,9 +8,9 @@ from mmengine.structures import BaseDataElement
 from torch.nn import functional as F
 
 from xcit_mm import UserError
+from xcit_mm.base.errors import ArgumentError
 from xcit_mm.distillation.module_teacher import ModuleTeacher
 from xcit_mm.engine.accuracy_metric import AccuracyMetric
-from xcit_mm.errors import ArgumentError
 from xcit_mm.models import ImageXCiT
 from xcit_mm.models.image_classifier import ImageClassifier
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from xcit_mm.errors import ArgumentError
+from xcit_mm.base.errors import ArgumentError
 from xcit_mm.models.self_distillation import (
     ProjectionHead,
     SelfDistillation,

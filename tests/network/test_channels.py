@@ -8,8 +8,8 @@ from helpers.small_xcit import small_xcit
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.structures import InstanceData
 
-from xcit_mm import environment
-from xcit_mm.errors import ArgumentError
+from xcit_mm.base import environment
+from xcit_mm.base.errors import ArgumentError
 
 BANDS = 13
 

@@ -13,7 +13,7 @@ from pycocotools import mask as coco_mask
 from rasterio import features
 from torch import from_numpy
 
-from xcit_mm.errors import ArgumentError, DependencyError
+from xcit_mm.base.errors import ArgumentError, DependencyError
 from xcit_mm.predictions import Detections, Heights, Segmentation
 from xcit_mm.predictions.drawing import topmost_masks
 

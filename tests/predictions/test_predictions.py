@@ -11,7 +11,8 @@ from helpers.random_weights import DETECTOR
 from mmengine.registry import DefaultScope
 from mmengine.structures import BaseDataElement, InstanceData, PixelData
 
-from xcit_mm import UserError, environment
+from xcit_mm import UserError
+from xcit_mm.base import environment
 from xcit_mm.config.load import load_config
 from xcit_mm.config.tree import dataset_class
 from xcit_mm.engine.hooks.pictures import PictureHook

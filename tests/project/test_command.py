@@ -8,7 +8,8 @@ import pytest
 from helpers import ROOT
 
 import xcit_mm_command
-from xcit_mm import UserError, shipped
+from xcit_mm import UserError
+from xcit_mm.base import shipped
 from xcit_mm.config.load import load_config
 
 DETECTOR = 'mask_rcnn_xcit_n12_16_shapes'

@@ -19,7 +19,7 @@ from helpers import ROOT
 from helpers.clone import copy_clone
 from helpers.tool_server import Process
 
-from xcit_mm import shipped
+from xcit_mm.base import shipped
 
 PAGES = ['README.md', *sorted(f'docs/{path.name}' for path in ROOT.glob('docs/*.md'))]
 LINKING = [*PAGES, 'CHANGELOG.md', 'CONTRIBUTING.md', 'SECURITY.md']

@@ -13,8 +13,8 @@ from helpers import ROOT
 from helpers.in_process import call_tool
 from helpers.runs import DETECTOR, SEGMENTOR
 
-from xcit_mm import environment
-from xcit_mm.environment import DependencyError
+from xcit_mm.base import environment
+from xcit_mm.base.environment import DependencyError
 
 MISSING = 'ModuleNotFoundError("No module", name=__name__)'
 IMPORTED_FIRST = ('torch', 'cv2', 'mmengine')  # in this order, by xcit_mm

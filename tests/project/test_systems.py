@@ -16,8 +16,8 @@ from helpers.runs import Running, options, steps
 from helpers.systems import run, start
 
 from tools import cli
+from xcit_mm.base.files import valid_name
 from xcit_mm.engine.recipe import PATH
-from xcit_mm.files import valid_name
 from xcit_mm.weights.cache import is_url
 
 MODES = ('r', 'w', 'a', 'x', 'r+', 'w+')
@@ -31,13 +31,13 @@ from mmengine.config import Config
 
 from xcit_mm.config.adapt import adapt
 from xcit_mm.config.load import load_config
-from xcit_mm.cores import number_of_cores
-from xcit_mm.device import release_memory
+from xcit_mm.base.cores import number_of_cores
+from xcit_mm.base.device import release_memory
 from xcit_mm.engine.run_lock import run_lock
-from xcit_mm.errors import UserError
-from xcit_mm.files import allocate, move_folder, set_aside, write_beside, write_whole
+from xcit_mm.base.errors import UserError
+from xcit_mm.base.files import allocate, move_folder, set_aside, write_beside, write_whole
 from xcit_mm.inference.written import only_writer
-from xcit_mm.large_images.free_memory import free_memory
+from xcit_mm.base.free_memory import free_memory
 from xcit_mm.large_images.workspace import free_disk
 
 try:

@@ -13,7 +13,8 @@ from helpers.runs import DETECTOR, SEGMENTOR, assert_refused, losses, weights
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from xcit_mm import XCiT, environment, mmcv_ops
+from xcit_mm import XCiT, mmcv_ops
+from xcit_mm.base import environment
 
 NUM_VAL = 4  # images of the fixture shapes_root
 BIAS = 'decode_head.conv_seg.bias'  # of the classes of the segmentor

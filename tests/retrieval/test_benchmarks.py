@@ -14,7 +14,7 @@ from helpers.in_process import call_tool
 from helpers.small_xcit import SMALL
 from PIL import Image
 
-from xcit_mm.errors import UserError
+from xcit_mm.base.errors import UserError
 from xcit_mm.models.image_xcit import ImageXCiT
 from xcit_mm.retrieval.holidays import read_holidays
 from xcit_mm.retrieval.plain_pickle import read_plain

@@ -20,8 +20,8 @@ from PIL import Image
 
 import xcit_mm
 from xcit_mm import UserError
+from xcit_mm.base.errors import DependencyError
 from xcit_mm.engine.hooks.loss_log import TensorBoardHook, remove_lines_after
-from xcit_mm.errors import DependencyError
 from xcit_mm.run_report import draw_png, plots, read_run, read_runs, reading, write_page
 from xcit_mm.run_report.titles import title
 

@@ -9,11 +9,11 @@ import torch
 from mmseg.datasets.transforms import PhotoMetricDistortion
 from mmseg.models import SegDataPreProcessor
 
+from xcit_mm.base.geometry import Window, whole
 from xcit_mm.large_images.normalized import NormalizedImage
 from xcit_mm.large_images.scene_transforms import DistortColors
 from xcit_mm.scenes.arrays import Array
 from xcit_mm.scenes.color_distortion import ColorDistortion, DistortedImage
-from xcit_mm.scenes.geometry import Window, whole
 from xcit_mm.scenes.open_image import open_image
 from xcit_mm.scenes.symmetries import Symmetry, TurnedImage
 

@@ -15,12 +15,12 @@ from mmseg.datasets.transforms import LoadAnnotations
 from PIL import Image
 
 from xcit_mm import UserError
+from xcit_mm.base.geometry import Window, whole
 from xcit_mm.datasets.decode import BadImageError, LoadImage
 from xcit_mm.datasets.label_images import LoadLabels
 from xcit_mm.datasets.labels import LabelRule
 from xcit_mm.scenes import image_source
 from xcit_mm.scenes.arrays import Array
-from xcit_mm.scenes.geometry import Window, whole
 from xcit_mm.scenes.geotiff import write_tiff
 from xcit_mm.scenes.label_windows import open_labels
 from xcit_mm.scenes.rasters import Raster

@@ -12,8 +12,8 @@ from rasterio import Affine
 from rasterio.merge import merge
 
 from xcit_mm import UserError
+from xcit_mm.base.geometry import Window, tiles, whole
 from xcit_mm.scenes import mosaics
-from xcit_mm.scenes.geometry import Window, tiles, whole
 from xcit_mm.scenes.image_source import ImageSource
 from xcit_mm.scenes.open_image import image_size, open_image
 from xcit_mm.scenes.rasters import Raster

@@ -10,10 +10,10 @@ import tifffile
 from PIL import Image
 
 from xcit_mm import UserError
+from xcit_mm.base.geometry import Window, tiles, whole
 from xcit_mm.datasets.decode import BadImageError
 from xcit_mm.datasets.multiband import LoadMultiband
 from xcit_mm.scenes.arrays import Array
-from xcit_mm.scenes.geometry import Window, tiles, whole
 from xcit_mm.scenes.image_views import RGBImage
 from xcit_mm.scenes.open_image import open_image
 from xcit_mm.scenes.slides import Slide

@@ -15,8 +15,8 @@ from PIL import Image
 from rasterio import Affine
 from shapely.geometry import mapping
 
-from xcit_mm.errors import ArgumentError, UserError
-from xcit_mm.scenes.geometry import Window, tiles, whole
+from xcit_mm.base.errors import ArgumentError, UserError
+from xcit_mm.base.geometry import Window, tiles, whole
 from xcit_mm.scenes.open_scene import Scene, SceneOptions, open_scene
 
 SIZE = 120, 200

@@ -10,9 +10,10 @@ import rasterio.shutil
 import tifffile
 from helpers.file_server import FileServer, serving
 
-from xcit_mm import UserError, http
+from xcit_mm import UserError
+from xcit_mm.base import http
+from xcit_mm.base.geometry import Window, whole
 from xcit_mm.scenes import remote_rasters
-from xcit_mm.scenes.geometry import Window, whole
 from xcit_mm.scenes.open_image import image_size, open_image
 from xcit_mm.scenes.rasters import Raster
 

@@ -12,8 +12,8 @@ from rasterio.warp import transform
 from shapely.geometry import mapping
 
 from xcit_mm import UserError
+from xcit_mm.base.geometry import whole
 from xcit_mm.scenes.arrays import Array
-from xcit_mm.scenes.geometry import whole
 from xcit_mm.scenes.labeled_polygons import read_polygons
 from xcit_mm.scenes.polygon_masks import polygons_of
 

@@ -12,8 +12,8 @@ from helpers.tiff import write_tiff
 from rasterio import Affine
 
 from xcit_mm import UserError
+from xcit_mm.base.geometry import Window, tiles, whole
 from xcit_mm.scenes.arrays import Array
-from xcit_mm.scenes.geometry import Window, tiles, whole
 from xcit_mm.scenes.image_source import ImageSource
 from xcit_mm.scenes.open_image import open_image
 from xcit_mm.scenes.resampled_image import ResampledImage

@@ -13,10 +13,10 @@ from helpers.tiff import write_tiff
 from helpers.virtual_rasters import virtual_raster
 from PIL import Image
 
+from xcit_mm.base.geometry import Window
 from xcit_mm.inference.model import Model
 from xcit_mm.large_images.normalized import NormalizedImage
 from xcit_mm.scenes import rasters
-from xcit_mm.scenes.geometry import Window
 from xcit_mm.scenes.open_image import open_image
 from xcit_mm.scenes.overview import overview
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from xcit_mm import UserError
+from xcit_mm.base.geometry import Window, whole
 from xcit_mm.inference.sources import read_image
-from xcit_mm.scenes.geometry import Window, whole
 from xcit_mm.scenes.image_source import ImageSource
 from xcit_mm.scenes.open_image import image_size, open_image
 

@@ -11,7 +11,8 @@ from helpers.pickles import saved
 from mmengine.runner import CheckpointLoader
 from safetensors.torch import save
 
-from xcit_mm import UserError, XCiT, http
+from xcit_mm import UserError, XCiT
+from xcit_mm.base import http
 from xcit_mm.config.load import load_config
 from xcit_mm.weights.cache import cache_path, download
 from xcit_mm.weights.pretrained import download_pretrained, read_all_safely

@@ -12,7 +12,8 @@ from helpers.in_process import call_tool
 from huggingface_hub import constants
 from safetensors.torch import save
 
-from xcit_mm import UserError, XCiT, environment
+from xcit_mm import UserError, XCiT
+from xcit_mm.base import environment
 from xcit_mm.config.load import load_config
 from xcit_mm.weights.hub import download_model, find_file, is_folder, parse_name
 from xcit_mm.weights.pretrained import download_pretrained, load_pretrained, require_file

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from xcit_mm import mmcv_ops
-from xcit_mm.environment import require_framework
-from xcit_mm.errors import UserError
+from xcit_mm.base.environment import require_framework
+from xcit_mm.base.errors import UserError
 from xcit_mm.zoo import survey
 from xcit_mm.zoo.configs import ZooConfig, read
 from xcit_mm.zoo.operators import operators

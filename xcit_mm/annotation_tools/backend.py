@@ -13,9 +13,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from ..errors import UserError, printable, reason
-from ..files import parse_xml
-from ..http import AUTHORIZATION, read_url
+from ..base.errors import UserError, printable, reason
+from ..base.files import parse_xml
+from ..base.http import AUTHORIZATION, read_url
 from ..inference.model import Model, Prediction
 from ..inference.sources import decode_rgb, read_image
 from ..predictions import Detections, Segmentation

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ..errors import ArgumentError, printable
-from ..files import require_writable, write_files
+from ..base.errors import ArgumentError, printable
+from ..base.files import require_writable, write_files
 from . import cvat, labelme, labelstudio
 from .objects import MASKS, AnnotatedImage, read_objects
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ..base.errors import UserError
 from ..datasets.importers.base import Shape
-from ..errors import UserError
 from .objects import AnnotatedImage, smallest_window
 
 VERSION = '5.5.0'  # of LabelMe, since when its files have all fields that are written

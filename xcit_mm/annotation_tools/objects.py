@@ -12,6 +12,7 @@ import numpy as np
 import shapely
 from pycocotools import mask as coco_mask
 
+from ..base.errors import UserError, one_line, printable
 from ..datasets.annotations import (
     NO_BOX,
     UNKNOWN_CATEGORY,
@@ -22,7 +23,6 @@ from ..datasets.annotations import (
 )
 from ..datasets.importers.areas import joined
 from ..datasets.importers.base import Shape, Size, absolute
-from ..errors import UserError, one_line, printable
 from ..inference.written import PREDICTIONS
 from ..predictions.outlines import outlines_of
 

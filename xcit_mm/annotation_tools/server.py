@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import Any
 
-from ..errors import UserError, reason
+from ..base.errors import UserError, reason
 from .backend import Backend, say
 
 MAX_BODY = 2**26  # bytes of a request, in which tasks bring their annotations

@@ -8,8 +8,8 @@ import cv2
 import numpy as np
 from torch import Tensor
 
-from ..files import write_whole
-from ..fonts import chart_fonts
+from ..base.files import write_whole
+from ..base.fonts import chart_fonts
 from .maps import AttentionMaps, checked_index, scaled
 
 MAX_COLUMNS = 6

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.transforms.functional import normalize, to_tensor
 
-from ..device import choose_device
-from ..errors import ArgumentError
+from ..base.device import choose_device
+from ..base.errors import ArgumentError
 from ..models.image_xcit import XCiTTrunk
 from ..network.layers import XCA
 from ..network.ops.xca import EPS

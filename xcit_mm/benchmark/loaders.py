@@ -14,10 +14,10 @@ from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 from mmengine.utils.dl_utils import set_multi_processing
 
+from ..base.environment import quiet
+from ..base.errors import UserError
 from ..config.adapt import fit_loaders
 from ..engine.data.loader import training_loader
-from ..environment import quiet
-from ..errors import UserError
 from .measure import require_sizes
 from .step_configs import STOCK, Training, without_workers
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from ..environment import require
-from ..errors import ArgumentError
+from ..base.environment import require
+from ..base.errors import ArgumentError
 from ..network import XCiT
 from ..network.archs import ARCHS, PATCH_SIZES, released_name
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from .. import files
+from ..base import files
 from .loaders import LoaderMeasurement, LoaderSettings
 from .measure import Measurement, Settings
 from .steps import StepMeasurement, StepSettings

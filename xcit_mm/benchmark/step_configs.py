@@ -8,6 +8,8 @@ from typing import Any
 
 from mmengine.config import Config, ConfigDict
 
+from ..base.environment import require, require_framework
+from ..base.errors import ArgumentError, UserError
 from ..config.adapt import (
     HOOKS_OF_MMENGINE,
     REPLACEMENTS,
@@ -18,8 +20,6 @@ from ..config.load import load_config
 from ..config.rules import check
 from ..config.tree import replace_nodes
 from ..datasets.shapes import ShapesSpec, make_shapes
-from ..environment import require, require_framework
-from ..errors import ArgumentError, UserError
 from .models import XCIT
 from .whole_models import BACKBONES, BASES
 

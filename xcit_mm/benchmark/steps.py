@@ -16,11 +16,11 @@ import torch
 from mmengine.registry import RUNNERS
 from torch.profiler import ProfilerActivity, profile
 
+from ..base.device import choose_device
+from ..base.errors import ArgumentError
+from ..base.waits import counted
 from ..config.config_errors import config_errors
-from ..device import choose_device
 from ..engine.runner import build_runner
-from ..errors import ArgumentError
-from ..waits import counted
 from .measure import peak_bytes, require_sizes, synchronize, unless_full
 from .step_configs import Training
 from .training_steps import PARTS, TrainingSteps

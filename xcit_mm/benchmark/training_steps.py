@@ -8,8 +8,8 @@ from typing import Any
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from ..base.environment import quiet
 from ..engine.distributed import unwrapped
-from ..environment import quiet
 
 # What the host does in a step, in this order.
 PARTS = ('loader', 'forward', 'backward', 'rest')

@@ -6,12 +6,12 @@ import torch
 from mmengine.config import Config
 from torch import Tensor, nn
 
+from ..base.environment import require_framework
+from ..base.errors import UserError
+from ..base.shipped import CONFIGS
 from ..config.load import load_config
 from ..engine.build_model import build_model
-from ..environment import require_framework
-from ..errors import UserError
 from ..fusion import fuse
-from ..shipped import CONFIGS
 
 BASES = {
     'detector': 'mask_rcnn_xcit_{}_{}_3x.py',

@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..device import choose_device, choose_dtype
+from ..base.device import choose_device, choose_dtype
+from ..base.progress import ImageProgress
 from ..inference.embedder import image_reader
 from ..inference.image_batches import image_batches
 from ..inference.sources import read_image
-from ..progress import ImageProgress
 from ..weights.image_network import described_classes, described_images
 from ..weights.inflation import RGB, STEM
 from ..weights.names import architecture

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
-from ..finder import find_files, subfolders
+from ..base.errors import UserError
+from ..base.finder import find_files, subfolders
 from .classifier import Classifier
 from .published import NUM_CLASSES, NUM_IMAGES, published, standard_error, verdict
 

@@ -12,12 +12,12 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 
-from ..cores import cores_of_process
-from ..device import choose_dtype, dtype_name, multiplies_bfloat16
-from ..errors import UserError
-from ..launchers import was_restarted
-from ..run_files import has_checkpoints
-from ..shipped import CONFIGS
+from ..base.cores import cores_of_process
+from ..base.device import choose_dtype, dtype_name, multiplies_bfloat16
+from ..base.errors import UserError
+from ..base.launchers import was_restarted
+from ..base.run_files import has_checkpoints
+from ..base.shipped import CONFIGS
 from ..weights.pretrained import BACKBONES
 from .aligned_maps import align_maps
 from .image_classes import use_folders_as_classes

@@ -3,7 +3,7 @@
 from mmengine.config import Config
 from mmengine.utils import is_seq_of
 
-from ..errors import UserError
+from ..base.errors import UserError
 from ..network.archs import ARCHS
 from ..network.xcit import NUM_LEVELS
 from ..weights.pretrained import BACKBONES

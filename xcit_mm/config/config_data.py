@@ -16,10 +16,10 @@ from mmengine.config import Config
 from mmengine.fileio.handlers import file_handlers
 from mmengine.registry import MODELS, TASK_UTILS, TRANSFORMS
 
-from ..environment import require, require_framework
-from ..errors import UserError, one_line, reason
-from ..files import read_regular
-from ..version import __version__
+from ..base.environment import require, require_framework
+from ..base.errors import UserError, one_line, reason
+from ..base.files import read_regular
+from ..base.version import __version__
 from ..weights.hub import CONFIG, find_file
 from .tree import class_name, nodes, pipeline_of_test_set, registered_names
 

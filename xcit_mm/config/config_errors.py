@@ -18,8 +18,8 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import OPTIMIZERS, Registry
 from mmengine.runner import BaseLoop, Runner
 
-from ..console import log_file
-from ..errors import (
+from ..base.console import log_file
+from ..base.errors import (
     ConfigError,
     Interrupted,
     UserError,
@@ -28,7 +28,7 @@ from ..errors import (
     one_line,
     reason,
 )
-from ..files import DISK_FULL
+from ..base.files import DISK_FULL
 from .tree import arguments_of, class_name, dicts, leaves, registered_names
 
 WRONG_ARGUMENT = re.compile(

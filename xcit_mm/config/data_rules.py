@@ -7,9 +7,9 @@ from typing import Any
 
 from mmengine.config import Config
 
-from ..environment import require_framework
-from ..errors import UserError
-from ..finder import IMAGE_SUFFIXES, LeftOut, find_files, in_order
+from ..base.environment import require_framework
+from ..base.errors import UserError
+from ..base.finder import IMAGE_SUFFIXES, LeftOut, find_files, in_order
 from .tree import (
     class_name,
     dataset_class,

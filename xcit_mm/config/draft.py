@@ -6,7 +6,7 @@ from typing import Any
 
 from mmengine.config import Config
 
-from ..errors import UserError
+from ..base.errors import UserError
 from .tree import class_name, sampled_datasets
 
 SPLITS = ('train', 'val', 'test')

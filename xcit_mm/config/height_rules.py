@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from mmengine.config import Config
 
-from ..errors import UserError
+from ..base.errors import UserError
 from .data_rules import HEADS
 from .tree import class_name, split_datasets, typed_nodes
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-from ..errors import UserError
-from ..finder import subfolders
+from ..base.errors import UserError
+from ..base.finder import subfolders
 from .tree import class_name, split_datasets
 
 MODEL, DATASET = 'ImageClassifier', 'ClassFolders'

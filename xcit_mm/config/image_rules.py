@@ -7,8 +7,8 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-from ..errors import ArgumentError, UserError
-from ..finder import find_files
+from ..base.errors import ArgumentError, UserError
+from ..base.finder import find_files
 from .tree import class_name, dataset_class, registered_class, split_datasets, typed_nodes
 
 IMAGES_SCOPE = 'mmengine'  # of pretraining, distillation and classifiers
@@ -21,7 +21,7 @@ def check_images(cfg: Config) -> None:
     """Refuse crops and batches that a training on whole images cannot use.
 
     The classes of such trainings are registered: see
-    :func:`~xcit_mm.environment.require_framework`.
+    :func:`~xcit_mm.base.environment.require_framework`.
     """
     if cfg.default_scope != IMAGES_SCOPE:
         return

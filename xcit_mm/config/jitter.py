@@ -5,8 +5,8 @@ from typing import Any
 
 from mmengine.config import Config
 
-from ..errors import UserError
-from ..shipped import CONFIGS
+from ..base.errors import UserError
+from ..base.shipped import CONFIGS
 from .tree import class_name, loads_masks
 
 SOURCE = CONFIGS / '_base_/coco_instance_lsj.py'

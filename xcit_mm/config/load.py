@@ -9,9 +9,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 from mmengine.config import Config
 from mmengine.runner import Runner
 
-from ..environment import BUILT_ON, quiet, remedy, require, require_framework
-from ..errors import DependencyError, UserError, did_you_mean, looked_in, one_line, reason
-from ..shipped import CONFIGS, find_config
+from ..base.environment import BUILT_ON, quiet, remedy, require, require_framework
+from ..base.errors import DependencyError, UserError, did_you_mean, looked_in, one_line, reason
+from ..base.shipped import CONFIGS, find_config
 from ..weights.hub import is_folder
 from .config_data import read_description
 from .draft import use_draft

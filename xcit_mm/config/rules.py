@@ -6,10 +6,10 @@ from importlib.util import find_spec
 import torch
 from mmengine.config import Config
 
-from ..environment import BUILT_ON, require, require_framework
-from ..errors import UserError, did_you_mean
-from ..launchers import LAUNCHERS
-from ..run_files import require_checkpoints
+from ..base.environment import BUILT_ON, require, require_framework
+from ..base.errors import UserError, did_you_mean
+from ..base.launchers import LAUNCHERS
+from ..base.run_files import require_checkpoints
 from ..weights.pretrained import require_file
 from .adapt import AUTO, LOGGERS
 from .channel_rules import check_image_channels, check_map_channels

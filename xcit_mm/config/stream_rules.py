@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from mmengine.config import Config
 
-from ..errors import UserError
+from ..base.errors import UserError
 from .tree import class_name, dicts
 
 # The transforms that open files to read them by windows.

@@ -7,10 +7,10 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 
-from ..device import choose_dtype, dtype_name
-from ..errors import UserError, did_you_mean
-from ..files import require_writable
-from ..sizes import bytes_of
+from ..base.device import choose_dtype, dtype_name
+from ..base.errors import UserError, did_you_mean
+from ..base.files import require_writable
+from ..base.sizes import bytes_of
 from .stream_rules import streams_training
 from .tree import class_name
 

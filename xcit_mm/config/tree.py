@@ -7,8 +7,8 @@ from typing import Any
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, Registry, root
 
-from ..environment import quiet
-from ..errors import UserError
+from ..base.environment import quiet
+from ..base.errors import UserError
 
 CONTAINERS = (dict, list, tuple)
 

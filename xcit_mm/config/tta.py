@@ -5,7 +5,7 @@ from typing import Any
 
 from mmengine.config import Config
 
-from ..errors import UserError
+from ..base.errors import UserError
 from .draft import RESIZE
 from .height_rules import ESTIMATORS
 from .image_rules import IMAGES_SCOPE

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from ..errors import UserError, reason
-from ..files import read_regular
+from ..base.errors import UserError, reason
+from ..base.files import read_regular
 from .tool_annotations import adapt, is_box, is_number, same_files
 
 # What a run does about a problem.

@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.progress import track
 from torch.utils.data import DataLoader, Dataset
 
+from ..base.cores import number_of_cores
+from ..base.environment import quiet, require_framework
+from ..base.errors import UserError, printable, reason
+from ..base.finder import images_beside, spelled
 from ..config.data_rules import check_classes, check_data
 from ..config.tree import class_name, sampled_datasets, split_datasets, typed_nodes
-from ..cores import number_of_cores
-from ..environment import quiet, require_framework
-from ..errors import UserError, printable, reason
-from ..finder import images_beside, spelled
 from .annotations import LOST_SHARE, STOPS
 from .decode import UNREADABLE, BadImageError, LoadImage, image_loader
 from .examples import (

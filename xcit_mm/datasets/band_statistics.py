@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.progress import track
 from torch.utils.data import DataLoader, Dataset
 
+from ..base.cores import number_of_cores
+from ..base.environment import quiet, require_framework
+from ..base.errors import UserError, printable, reason
 from ..config.data_rules import check_data
 from ..config.tree import split_datasets
-from ..cores import number_of_cores
-from ..environment import quiet, require_framework
-from ..errors import UserError, printable, reason
 from .decode import BadImageError, image_loader
 from .multiband import LoadMultiband
 

@@ -11,8 +11,8 @@ import numpy as np
 from mmengine.config import Config
 from torch.utils.data import Dataset
 
+from ..base.errors import MAX_LINE, UserError, one_line, printable, reason
 from ..config.tree import class_name, dicts, leaf_datasets, typed_nodes
-from ..errors import MAX_LINE, UserError, one_line, printable, reason
 from .band_statistics import read_in_parallel, training_data
 from .examples import IMAGES, ExampleCounter, Examples
 

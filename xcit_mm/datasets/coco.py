@@ -10,8 +10,8 @@ from mmdet.datasets.api_wrappers import COCO
 from mmdet.registry import DATASETS
 from mmengine.logging import print_log
 
+from ..base.errors import UserError, did_you_mean, printable
 from ..config.tree import class_name, loads_masks, typed_nodes
-from ..errors import UserError, did_you_mean, printable
 from . import annotations as problems
 from .annotations import REMEDY, Problem
 from .decode import SampleError

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from rich.progress import track
 
-from ..errors import UserError
+from ..base.errors import UserError
 from .mosaic import SIZE, new_folder, write_instances, write_mosaic
 from .shapes import Shape, annotation_of, draw_image, require_drawable
 

@@ -18,10 +18,10 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.PpmImagePlugin import PpmImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from ..errors import ArgumentError, UserError
-from ..file_headers import TIFF
-from ..files import read_regular
-from ..finder import spelled
+from ..base.errors import ArgumentError, UserError
+from ..base.file_headers import TIFF
+from ..base.files import read_regular
+from ..base.finder import spelled
 from .places import NOWHERE, are_laid_by_pixels, elsewhere, place_of_file, shown_orientation
 from .tiff_bands import color_bands, opened_tiff, read_bands, upright
 

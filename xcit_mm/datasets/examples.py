@@ -9,8 +9,8 @@ import numpy as np
 from mmengine.config import Config
 from mmengine.logging import print_log
 
+from ..base.errors import printable
 from ..config.tree import dicts, typed_nodes
-from ..errors import printable
 from .decode import image_loader
 
 OBJECTS, PIXELS, IMAGES = 'objects', 'pixels', 'images'

@@ -13,9 +13,9 @@ from filelock import FileLock
 from rich.console import Console
 from torchvision.datasets.utils import calculate_md5
 
-from ..errors import UserError
-from ..files import move_folder, put_in_place, require_writable, writing_to
-from ..http import fetch
+from ..base.errors import UserError
+from ..base.files import move_folder, put_in_place, require_writable, writing_to
+from ..base.http import fetch
 
 SPLITS = ('train', 'val')
 DOWNLOADS = '.downloads'  # in the root: everything that is not complete

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
-from ..errors import UserError
+from ..base.errors import UserError
 from .decode import (
     LABELS_MISSING,
     LABELS_OF_OTHER_SIZE,

@@ -8,8 +8,8 @@ from mmengine.dataset import BaseDataset
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 
-from ..errors import UserError, printable
-from ..finder import IMAGE_SUFFIXES, LeftOut, find_files, subfolders
+from ..base.errors import UserError, printable
+from ..base.finder import IMAGE_SUFFIXES, LeftOut, find_files, subfolders
 from .examples import examples_in_lists
 
 

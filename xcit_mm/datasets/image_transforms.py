@@ -8,7 +8,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 
 
 def to_tensor(image: np.ndarray) -> Tensor:

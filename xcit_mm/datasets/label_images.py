@@ -8,9 +8,9 @@ import numpy as np
 from mmengine.registry import TRANSFORMS
 from PIL import Image
 
-from ..errors import UserError, reason
-from ..file_headers import TIFF
-from ..finder import spelled
+from ..base.errors import UserError, reason
+from ..base.file_headers import TIFF
+from ..base.finder import spelled
 from .decode import LABELS_MISSING, LABELS_UNREADABLE, OPENERS, BadImageError, LoadImage
 from .labels import class_numbers, new_labels
 from .places import shown_orientation

@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from ..errors import UserError
+from ..base.errors import UserError
 
 Labels = TypeVar('Labels')  # an array of NumPy or a tensor
 

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from rich.progress import track
 
-from ..errors import UserError
-from ..files import move_folder, require_writable, writing_to
+from ..base.errors import UserError
+from ..base.files import move_folder, require_writable, writing_to
 from .shapes import (
     BACKGROUND_LABEL,
     CLASSES,

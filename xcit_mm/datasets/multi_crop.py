@@ -9,7 +9,7 @@ from mmengine.registry import TRANSFORMS
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 from .image_transforms import to_array, to_tensor
 
 COLORS = ('auto', 'rgb', 'bands', 'none')

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
-from ..errors import ArgumentError, UserError
-from ..file_headers import TIFF
+from ..base.errors import ArgumentError, UserError
+from ..base.file_headers import TIFF
 from .decode import EMPTY, UNREADABLE, BadImageError, LoadImage, Size
 from .places import shown_orientation
 from .tiff_bands import opened_tiff, page_names, read_bands, read_pages, upright

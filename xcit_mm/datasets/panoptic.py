@@ -14,7 +14,7 @@ from mmdet.registry import DATASETS, TRANSFORMS
 from mmdet.structures.mask import BitmapMasks
 from mmengine import fileio
 
-from ..errors import UserError
+from ..base.errors import UserError
 from . import annotations as problems
 from .annotations import Problem
 from .coco import CheckedCocoDataset, indexed, log_problems, require_classes

@@ -12,9 +12,9 @@ from xml.etree.ElementTree import Element, ParseError
 
 import numpy as np
 
-from ..errors import UserError, one_line
-from ..file_headers import require_modest_header
-from ..files import parse_xml, read_regular
+from ..base.errors import UserError, one_line
+from ..base.file_headers import require_modest_header
+from ..base.files import parse_xml, read_regular
 from .reference_systems import crs_of, require_plain
 
 # The drivers of GDAL by suffix. Without a driver, GDAL looks at the content, so a text file that

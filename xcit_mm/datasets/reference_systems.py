@@ -8,7 +8,7 @@ must be a code, or WKT that does not need a file.
 import re
 from typing import Any
 
-from ..errors import one_line
+from ..base.errors import one_line
 
 MAX_TEXT = 2**16  # characters; PROJ itself writes at most a few thousand
 CODE = re.compile(

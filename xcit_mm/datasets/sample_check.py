@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.registry import FUNCTIONS, MODELS
 from torch import Tensor
 
-from ..errors import reason
+from ..base.errors import reason
 from .samples import Samples
 
 PIPELINE_FAILS = 'the pipeline fails on it'

@@ -12,7 +12,7 @@ import torch
 from mmcv.transforms import BaseTransform
 from torch.utils.data import Dataset
 
-from ..errors import UserError, one_line, printable, reason
+from ..base.errors import UserError, one_line, printable, reason
 from .decode import BadImageError, SampleError
 
 MAX_TRIES = 10  # unreadable samples in a row after which a batch is given up

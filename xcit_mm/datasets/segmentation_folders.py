@@ -7,8 +7,8 @@ from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 from mmseg.datasets import BaseSegDataset
 
-from ..errors import UserError, printable
-from ..finder import IMAGE_SUFFIXES, LeftOut, find_files, find_spelled
+from ..base.errors import UserError, printable
+from ..base.finder import IMAGE_SUFFIXES, LeftOut, find_files, find_spelled
 
 
 @DATASETS.register_module()

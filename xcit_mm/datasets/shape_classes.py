@@ -10,8 +10,8 @@ import cv2
 import numpy as np
 from rich.progress import track
 
-from ..errors import UserError
-from ..files import move_folder, require_writable, write_json, writing_to
+from ..base.errors import UserError
+from ..base.files import move_folder, require_writable, write_json, writing_to
 from .shapes import MANIFEST, MIN_CONTRAST, require_drawable, texture
 
 KINDS = {'circle': 64, 'hexagon': 6, 'pentagon': 5, 'square': 4, 'triangle': 3}  # number of corners

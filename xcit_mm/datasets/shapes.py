@@ -20,9 +20,9 @@ from rich.progress import track
 from shapely.affinity import translate
 from shapely.geometry import Polygon
 
-from ..environment import require
-from ..errors import UserError
-from ..files import move_folder, require_writable, write_json, writing_to
+from ..base.environment import require
+from ..base.errors import UserError
+from ..base.files import move_folder, require_writable, write_json, writing_to
 
 CLASSES = ('circle', 'square', 'triangle')
 CORNERS = (40, 4, 3)  # of each class

@@ -5,7 +5,7 @@ import torch
 from mmengine.registry import TRANSFORMS
 from PIL import Image
 
-from ..environment import require
+from ..base.environment import require
 from .image_transforms import to_array
 
 # ImageNet's, for the noise of erased parts.

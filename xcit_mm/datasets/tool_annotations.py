@@ -9,7 +9,7 @@ from typing import Any
 from unicodedata import normalize
 from urllib.parse import unquote
 
-from ..errors import UserError
+from ..base.errors import UserError
 from .rotation import rotated_box
 
 NOT_OF_URL = re.compile('%(?![0-9A-Fa-f]{2})')

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mmengine.logging import print_log
 
-from ..errors import UserError
+from ..base.errors import UserError
 
 # Folders of labels in the layouts of ADE20K, Cityscapes, COCO-Stuff, Pascal VOC and others. With a
 # prefix, as in train_labels, the name is in the plural: with_mask may be the folder of a class.

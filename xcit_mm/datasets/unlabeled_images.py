@@ -8,8 +8,8 @@ from mmengine.dataset import BaseDataset
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 
-from ..errors import UserError
-from ..finder import IMAGE_SUFFIXES
+from ..base.errors import UserError
+from ..base.finder import IMAGE_SUFFIXES
 from .image_folders import images_below
 from .unexpected_labels import require_no_labels
 

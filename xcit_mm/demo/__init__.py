@@ -1,6 +1,6 @@
 """A page in the browser to try detectors and segmentors on."""
 
-from ..environment import require
+from ..base.environment import require
 
 require('gradio')
 

@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..base.errors import UserError
+from ..base.run_files import NON_FINITE
 from ..inference import Model, load_model
-from ..run_files import NON_FINITE
 
 RELEASED = re.compile(r'^Weights: (\S+)$', re.MULTILINE)  # in the docstring of a config
 

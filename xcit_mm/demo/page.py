@@ -16,9 +16,9 @@ from gradio.utils import get_upload_folder
 from gradio_client.utils import is_http_url_like, traverse
 from PIL import Image
 
+from ..base.errors import UserError, reason
+from ..base.file_headers import TIFF
 from ..datasets.decode import UNREADABLE, opened, size_of
-from ..errors import UserError, reason
-from ..file_headers import TIFF
 from ..inference.sources import decode_rgb, to_rgb
 from ..predictions import SCORE_THR, Detections, Heights, Segmentation
 from .models import OfferedModels

@@ -16,8 +16,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..environment import variables
-from ..errors import UserError
+from ..base.environment import variables
+from ..base.errors import UserError
 from .models import OfferedModels
 from .page import build_page
 

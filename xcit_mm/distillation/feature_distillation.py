@@ -7,7 +7,7 @@ from mmengine.model import BaseModel
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..errors import ArgumentError, UserError
+from ..base.errors import ArgumentError, UserError
 from ..models.image_xcit import ImageFeatures
 from ..weights.image_network import CLASS_ATTENTION
 from .feature_losses import LOSSES, mean_cosine, of_same_size

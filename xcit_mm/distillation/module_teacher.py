@@ -6,7 +6,7 @@ from typing import Any
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..errors import ArgumentError, UserError
+from ..base.errors import ArgumentError, UserError
 from ..models import ImageXCiT
 from ..network import XCiT
 from ..weights.image_network import described_images

@@ -10,9 +10,9 @@ from mmengine.model import BaseDataPreprocessor
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import ArgumentError, UserError, is_out_of_memory, reason
+from ..base.errors import ArgumentError, UserError, is_out_of_memory, reason
+from ..base.processes import digest_of_module
 from ..network.tokens import tokens_to_map
-from ..processes import digest_of_module
 
 PROBE_SIZE = 224  # pixels of the first image for a teacher without a fixed size
 NO_MAP = 'which are neither maps (B, C, H, W) nor tokens (B, N, C)'

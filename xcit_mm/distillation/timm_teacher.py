@@ -7,8 +7,8 @@ from typing import Any
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..environment import require
-from ..errors import ArgumentError, UserError, did_you_mean, reason
+from ..base.environment import require
+from ..base.errors import ArgumentError, UserError, did_you_mean, reason
 from ..weights.names import model_state, require_finite
 from ..weights.read import read_checkpoint
 from .teacher import NO_MAP, Teacher

@@ -8,7 +8,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
 from ..analysis.error_tables import ErrorTables
-from ..errors import UserError
+from ..base.errors import UserError
 
 BEST = 5  # classes of which one is right, for top5
 

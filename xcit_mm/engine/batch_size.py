@@ -22,13 +22,13 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
 
+from ..base.errors import UserError, is_out_of_memory, reason
+from ..base.free_memory import free_memory
+from ..base.processes import cpu_group, together
 from ..config.adapt import AUTO
 from ..config.rules import check_single_images
 from ..config.tree import class_name, typed_nodes
 from ..datasets.samples import seed_all
-from ..errors import UserError, is_out_of_memory, reason
-from ..large_images.free_memory import free_memory
-from ..processes import cpu_group, together
 
 LOADER = 'train_dataloader'
 IN_PROCESS = dict(batch_size=1, num_workers=0, timeout=0)

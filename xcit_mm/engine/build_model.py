@@ -12,11 +12,11 @@ from mmengine.model.utils import revert_sync_batchnorm
 from mmengine.registry import MODELS, DefaultScope
 from torch import Tensor, nn
 
+from ..base.environment import quiet, require, require_framework, require_one_stack
+from ..base.errors import UserError
 from ..config.aligned_maps import align_maps
 from ..config.channel_rules import check_image_channels
 from ..config.config_errors import config_errors
-from ..environment import quiet, require, require_framework, require_one_stack
-from ..errors import UserError
 from ..models import ImageXCiT
 from ..network import XCiT
 from ..weights.names import HEAD, detector_state, model_state

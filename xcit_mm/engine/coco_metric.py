@@ -19,13 +19,13 @@ from torch import Tensor
 from ..analysis.error_tables import ErrorTables
 from ..analysis.object_tables import object_tables
 from ..analysis.overlaps import Overlaps, overlaps
+from ..base.errors import ArgumentError, printable
+from ..base.geometry import Window
 from ..datasets.annotations import read_annotations, require_encodable
 from ..datasets.coco import indexed
-from ..errors import ArgumentError, printable
 from ..large_images.large_predictions import run_lengths_in
 from ..predictions import SCORE_THR
 from ..predictions.results import run_lengths
-from ..scenes.geometry import Window
 
 try:
     from faster_coco_eval import COCOeval_faster

@@ -11,8 +11,8 @@ from mmengine.utils.dl_utils import set_multi_processing
 from torch import distributed as dist
 from torch import nn
 
-from ..errors import UserError, reason
-from ..processes import connect, cpu_group
+from ..base.errors import UserError, reason
+from ..base.processes import connect, cpu_group
 
 
 def connect_run(cfg: Config) -> None:

@@ -9,7 +9,7 @@ from mmdet.structures.bbox import bbox_flip
 from mmengine.registry import MODELS
 from mmengine.structures import InstanceData
 
-from ..errors import UserError
+from ..base.errors import UserError
 
 MASK_AXES = {'horizontal': [2], 'vertical': [1], 'diagonal': [1, 2]}
 

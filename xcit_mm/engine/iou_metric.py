@@ -10,7 +10,7 @@ from mmseg.evaluation import IoUMetric
 from torch import Tensor
 
 from ..analysis.error_tables import ErrorTables
-from ..scenes.geometry import tiles, whole
+from ..base.geometry import tiles, whole
 from ..scenes.image_source import TILE
 
 NO_CLASS = 'no class'

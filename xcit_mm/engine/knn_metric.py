@@ -7,7 +7,7 @@ import torch
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
-from ..errors import ArgumentError, UserError
+from ..base.errors import ArgumentError, UserError
 from ..predictions.neighbors import TEMPERATURE, K, knn_classify, top_accuracy
 
 

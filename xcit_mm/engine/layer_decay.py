@@ -6,7 +6,7 @@ from mmengine.optim import OptimWrapper
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch import nn
 
-from ..errors import UserError
+from ..base.errors import UserError
 from ..network import XCiT
 from .parameter_groups import MergedGroupsConstructor
 

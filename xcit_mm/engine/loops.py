@@ -12,12 +12,12 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, Tes
 from mmengine.runner.amp import autocast
 from torch import nn
 
+from ..base.device import DTYPES
+from ..base.errors import UserError
+from ..base.processes import cpu_group
+from ..base.run_files import set_run_aside
 from ..datasets.samples import BadSample, seed_all
-from ..device import DTYPES
-from ..errors import UserError
 from ..fusion import FusedCopy
-from ..processes import cpu_group
-from ..run_files import set_run_aside
 from .checkpoints.training_state import RECIPE, STEP_LAYOUT
 from .data.loader import training_loader
 from .distributed import unwrapped

@@ -9,10 +9,10 @@ from mmengine import fileio
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
+from ..base.errors import UserError
 from ..datasets.annotations import read_panoptic_annotations
 from ..datasets.decode import LABELS_OF_OTHER_SIZE, BadImageError
 from ..datasets.segment_ids import segment_ids
-from ..errors import UserError
 from ..predictions.segmentation import INSTANCE_OFFSET
 
 PAIR = 2**32  # more than the largest id

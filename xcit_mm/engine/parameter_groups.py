@@ -10,7 +10,7 @@ from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from ..console import PARAMETER_GROUPS
+from ..base.console import PARAMETER_GROUPS
 
 SHOWN = ('lr', 'weight_decay')
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from mmengine.config import Config
 
+from ..base.environment import versions
+from ..base.errors import one_line
+from ..base.processes import digest_of_file, shortened
 from ..config.tree import class_name, leaf_datasets, leaves
-from ..environment import versions
-from ..errors import one_line
-from ..processes import digest_of_file, shortened
 from ..weights.cache import is_url
 from .checkpoints.regroup import SPEED_OPTIONS
 
@@ -37,7 +37,7 @@ MAX_CHANGES = 8  # most changes that a sentence names
 
 
 def fingerprint(cfg: Config, splits: tuple[str, ...]) -> dict[str, str]:
-    """Return what all processes of a run must share, for :func:`xcit_mm.processes.require_same`.
+    """Return what all processes of a run must share, for :func:`xcit_mm.base.processes.require_same`.
 
     These are the versions of the packages, the values of the config, and digests of the checkpoints
     and the annotation files. Paths may differ. Of a dataset without an annotation file, the names

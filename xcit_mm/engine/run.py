@@ -6,11 +6,11 @@ from typing import Any
 
 from mmengine.dist import is_main_process
 
+from ..base.files import require_writable_file
 from ..config.adapt import adapt_for_test, adapt_for_training
 from ..config.config_errors import config_errors
 from ..config.load import load_config
 from ..config.rules import check
-from ..files import require_writable_file
 from ..run_report.tables import write_metrics
 from ..weights.pretrained import download_pretrained, read_all_safely
 from .run_lock import run_lock

@@ -10,10 +10,10 @@ from typing import IO
 
 from mmengine.config import Config
 
-from ..errors import UserError, reason
-from ..files import require_writable, writing_to
-from ..launchers import is_first_process, was_restarted
-from ..locks import open_lock, read_holder, try_lock, unlocking, write_holder
+from ..base.errors import UserError, reason
+from ..base.files import require_writable, writing_to
+from ..base.launchers import is_first_process, was_restarted
+from ..base.locks import open_lock, read_holder, try_lock, unlocking, write_holder
 
 LOCK = 'run.lock'
 # Seconds that a restarted job waits for the lock of a lost machine: NFS needs 90 to release it.

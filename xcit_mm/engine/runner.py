@@ -13,12 +13,12 @@ from mmengine.runner import Runner
 from torch import nn
 from torch.utils.data import DataLoader
 
+from ..base.console import keep_readable
+from ..base.files import require_writable
+from ..base.processes import cpu_group, lost_processes_named, require_same
 from ..config.adapt import fit_loaders, use_graphs
 from ..config.rules import SPLITS
 from ..config.tree import class_name
-from ..console import keep_readable
-from ..files import require_writable
-from ..processes import cpu_group, lost_processes_named, require_same
 from .batch_size import choose_batch_size
 from .checkpoints.checkpointed import CheckpointedRunner
 from .data.loader import evaluation_loader

@@ -16,8 +16,10 @@ from mmengine.structures import BaseDataElement, InstanceData, PixelData
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..device import DTYPES
-from ..errors import ProcessesError, UserError
+from ..base.device import DTYPES
+from ..base.errors import ProcessesError, UserError
+from ..base.processes import cpu_group, own_group, together
+from ..base.progress import LoggedProgress, Progress, TileProgress, silent
 from ..fusion import in_dtype
 from ..large_images.detect import require_detector
 from ..large_images.normalized import NormalizedImage, require_only_normalization
@@ -27,8 +29,6 @@ from ..large_images.step import streamed_loss
 from ..large_images.streamable import require_streamable
 from ..large_images.streamed_results import bytes_of_pixel, demand_of, label_dtype, results_of
 from ..large_images.workspace import Workspace, memory_limit, open_workspace
-from ..processes import cpu_group, own_group, together
-from ..progress import LoggedProgress, Progress, TileProgress, silent
 from ..scenes.image_source import TRAINED, ImageSource
 from .distributed import average_gradients
 

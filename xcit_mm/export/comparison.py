@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..base.errors import UserError
 from ..datasets.shapes import draw_image, spread
-from ..errors import UserError
 from ..inference import Model
 from ..inference.folders import VIDEOS
 from ..inference.sources import find_inputs

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
+from ..base.errors import UserError
 from ..datasets.draft_resize import FromWholeSize
-from ..errors import UserError
 from ..inference import Model
 
 

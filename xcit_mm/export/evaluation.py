@@ -20,13 +20,13 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..base.environment import quiet
+from ..base.errors import UserError, one_line, reason
 from ..config.adapt import adapt_for_test
 from ..config.config_errors import config_errors
 from ..config.load import load_config
 from ..config.rules import check
 from ..engine.runner import build_runner
-from ..environment import quiet
-from ..errors import UserError, one_line, reason
 from ..predictions.class_names import classes_and_palette
 from ..weights.pretrained import read_all_safely
 from ..weights.read import read_checkpoint

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ..base.environment import installed
+from ..base.errors import UserError
+from ..base.files import move_folder, require_writable, unfinished_folder, writing_to
 from ..datasets.shapes import draw_image
-from ..environment import installed
-from ..errors import UserError
-from ..files import move_folder, require_writable, unfinished_folder, writing_to
 from ..inference import Model, load_model
 from ..predictions import SCORE_THR, Detections, Segmentation
 from . import predict

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from .. import files
-from ..errors import UserError
+from ..base import files
+from ..base.errors import UserError
 from ..network.layers import XCA
 
 MAX_PIXELS = 2**48  # tensors have fewer than 2**63 bytes, and up to 2**10 for each pixel

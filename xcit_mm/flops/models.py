@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..base.environment import require
+from ..base.errors import UserError
 from ..config.config_errors import config_errors
 from ..config.load import load_config
 from ..engine.build_model import build_model
-from ..environment import require
-from ..errors import UserError
 from ..network.accelerate import accelerate
 from ..network.archs import released_name
 from ..network.xcit import XCiT

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from ..device import dtype_name
-from ..errors import DependencyError, UserError
+from ..base.device import dtype_name
+from ..base.errors import DependencyError, UserError
 from ..graphs import GraphedModel
 from ..network.fast.unmodified import CONVOLUTIONS, is_unmodified
 from .fpn import fuse_fpn

@@ -14,12 +14,9 @@ from typing import Any
 
 import torch
 
-from ..config.config_errors import config_errors
-from ..config.load import load_config
-from ..datasets.places import NOWHERE, incomplete, place_of_file
-from ..device import dtype_name
-from ..environment import require
-from ..errors import (
+from ..base.device import dtype_name
+from ..base.environment import require
+from ..base.errors import (
     ArgumentError,
     MissingOperatorError,
     ProcessesError,
@@ -28,7 +25,14 @@ from ..errors import (
     printable,
     reason,
 )
-from ..files import is_disk_full
+from ..base.files import is_disk_full
+from ..base.free_memory import free_memory
+from ..base.processes import connected, require_same
+from ..base.progress import ImageProgress, TileProgress
+from ..base.threads import Behind, ahead
+from ..config.config_errors import config_errors
+from ..config.load import load_config
+from ..datasets.places import NOWHERE, incomplete, place_of_file
 from ..inference.model import Model, Prediction, load_model
 from ..inference.sources import (
     MAX_PIXELS,
@@ -39,15 +43,11 @@ from ..inference.sources import (
     read_frames,
 )
 from ..inference.written import STORE, Output, is_output, only_writer, require_kept
-from ..large_images.free_memory import free_memory
 from ..large_images.large_predictions import LargePrediction
 from ..large_images.output_options import OutputOptions
 from ..large_images.predict_large import LargeOptions, check_options, described, predict_large
 from ..predictions import SCORE_THR, Detections
-from ..processes import connected, require_same
-from ..progress import ImageProgress, TileProgress
 from ..scenes.open_image import image_size
-from ..threads import Behind, ahead
 from ..weights.cache import is_url
 from .summary import Predicted, in_few_words, print_summary
 

@@ -7,7 +7,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ..errors import printable
+from ..base.errors import printable
 from ..large_images.large_predictions import LargeDetections, LargeHeights, LargePrediction
 
 MOST = 3  # classes that are named for a scene

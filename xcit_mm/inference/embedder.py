@@ -12,13 +12,13 @@ from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
+from ..base.device import choose_device, choose_dtype
+from ..base.errors import ArgumentError, UserError
+from ..base.progress import ImageProgress
 from ..datasets.image_transforms import CenterSquare, to_tensor
 from ..datasets.multiband import LoadMultiband
-from ..device import choose_device, choose_dtype
-from ..errors import ArgumentError, UserError
 from ..models.image_preprocessor import ImagePreprocessor
 from ..models.image_xcit import ImageFeatures, ImageXCiT
-from ..progress import ImageProgress
 from ..weights.image_network import load_image_network
 from ..weights.inflation import RGB
 from .image_batches import image_batches

@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..file_headers import MAX_TEXT
-from ..files import open_regular
-from ..finder import IMAGE_SUFFIXES, ZARR, LeftOut, in_order, walk
+from ..base.file_headers import MAX_TEXT
+from ..base.files import open_regular
+from ..base.finder import IMAGE_SUFFIXES, ZARR, LeftOut, in_order, walk
 from ..scenes.rasters import RASTERS
 from ..scenes.slides import SLIDES
 from ..scenes.virtual_rasters import VIRTUAL

@@ -7,8 +7,8 @@ from pathlib import Path
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ..errors import UserError
-from ..progress import ImageProgress
+from ..base.errors import UserError
+from ..base.progress import ImageProgress
 
 Prepare = Callable[[str], Tensor]  # a path or URL to what a model gets, or a UserError
 

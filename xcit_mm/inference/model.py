@@ -18,16 +18,17 @@ from mmengine.registry import DefaultScope
 from PIL import Image
 from torch import nn
 
+from ..base.device import choose_device, choose_dtype
+from ..base.environment import quiet, require_framework
+from ..base.errors import ArgumentError, UserError, reason
+from ..base.processes import cpu_group, together
 from ..config.config_errors import config_errors
 from ..config.load import load_config
 from ..config.rules import require_parts
 from ..config.tree import class_name, pipeline_of_test_set
 from ..datasets.multiband import LoadMultiband
-from ..device import choose_device, choose_dtype
 from ..engine.build_model import build_model, weights_for
 from ..engine.same_sizes import groups_of
-from ..environment import quiet, require_framework
-from ..errors import ArgumentError, UserError, reason
 from ..fusion import FusedCopy
 from ..large_images.large_predictions import LargePrediction
 from ..large_images.predict_large import LargeOptions, predict_large
@@ -35,7 +36,6 @@ from ..large_images.segment import predicts_heights
 from ..predictions import Detections, Heights, Segmentation
 from ..predictions.class_names import check_names, classes_and_palette, names_classes
 from ..predictions.drawing import Color
-from ..processes import cpu_group, together
 from ..weights.hub import is_folder
 from ..weights.names import require_same_tensors
 from ..weights.pretrained import require_file

@@ -10,13 +10,13 @@ from urllib.parse import unquote
 import numpy as np
 from PIL import Image, ImageOps
 
+from ..base.errors import ArgumentError, UserError, looked_in, reason
+from ..base.files import read_regular, valid_name
+from ..base.http import NO_HEADERS, read_url
+from ..base.progress import ImageProgress
 from ..datasets.decode import MAX_BYTES as MAX_FILE_BYTES
 from ..datasets.decode import BadImageError, decode, rgb_of
 from ..datasets.multiband import LoadMultiband
-from ..errors import ArgumentError, UserError, looked_in, reason
-from ..files import read_regular, valid_name
-from ..http import NO_HEADERS, read_url
-from ..progress import ImageProgress
 from ..scenes.open_image import needs_windows
 from ..scenes.zarr_metadata import is_zarr
 from ..weights.cache import is_url

@@ -7,9 +7,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from ..environment import variables
-from ..errors import UserError, looked_in
-from ..files import put_in_place
+from ..base.environment import variables
+from ..base.errors import UserError, looked_in
+from ..base.files import put_in_place
 from ..weights.cache import is_url
 
 # The containers that FFmpeg may open. FFmpeg looks at the content, not at the name: a playlist that

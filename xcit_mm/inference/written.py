@@ -12,8 +12,8 @@ import numpy as np
 from PIL import Image
 
 from ..analysis.error_tables import COUNTS, write_counts
-from ..errors import UserError
-from ..files import (
+from ..base.errors import UserError
+from ..base.files import (
     EARLIER,
     remove_unfinished,
     require_writable,
@@ -21,9 +21,9 @@ from ..files import (
     write_whole,
     writing_to,
 )
+from ..base.locks import is_there, open_lock, try_lock, unlocking
 from ..large_images.large_predictions import LargeDetections, LargeHeights, LargePrediction
 from ..large_images.output_options import DEFAULT_OUTPUT, OutputOptions
-from ..locks import is_there, open_lock, try_lock, unlocking
 from ..predictions import Detections, Heights, Segmentation
 from ..predictions.class_names import category_ids
 from ..predictions.drawing import BLACK

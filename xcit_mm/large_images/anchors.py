@@ -5,7 +5,7 @@ from itertools import chain
 
 from torch import Tensor, nn
 
-from ..scenes.geometry import Window
+from ..base.geometry import Window
 from .lazy import LazyMap
 from .streamed_maps import Pyramid
 

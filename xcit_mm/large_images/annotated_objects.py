@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import UserError
+from ..base.errors import UserError
 from ..scenes.symmetries import Symmetry
 
 NO_POLYGON = (np.zeros(6),)  # mmdet's polygon of an object that is ignored

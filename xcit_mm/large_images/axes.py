@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..base.geometry import Span, length
 from ..predictions.resized_labels import sources
-from ..scenes.geometry import Span, length
 
 
 class Axis(NamedTuple):

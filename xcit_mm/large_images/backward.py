@@ -23,16 +23,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..device import sent, widest_dtype
-from ..files import require_writable
+from ..base.device import sent, widest_dtype
+from ..base.files import require_writable
+from ..base.geometry import Window
+from ..base.progress import Progress, silent
+from ..base.threads import ahead
 from ..network.fast.tracing import computed_dtype, without_autocast
 from ..network.ops.gram import affine_map, map_tokens
 from ..network.ops.moments import widened
 from ..network.ops.sums import from_sums
 from ..network.rows import ALONE, RowsWithGaps
-from ..progress import Progress, silent
-from ..scenes.geometry import Window
-from ..threads import ahead
 from .passes import HALO, TILE_TENSORS, Passes
 from .shards import Borrowed, Shards
 from .streamable import require_trainable

@@ -15,9 +15,9 @@ from mmengine.config import ConfigDict
 from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
-from ..errors import UserError
-from ..progress import Progress, silent
-from ..scenes.geometry import Window, tiles
+from ..base.errors import UserError
+from ..base.geometry import Window, tiles
+from ..base.progress import Progress, silent
 from ..scenes.validity import NONE
 from .anchors import DenseOutputs
 from .lazy import LazyMap

@@ -29,9 +29,9 @@ import torch
 from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
-from ..errors import UserError
-from ..progress import Progress, silent
-from ..scenes.geometry import Window, evenly_cut
+from ..base.errors import UserError
+from ..base.geometry import Window, evenly_cut
+from ..base.progress import Progress, silent
 from .anchors import DenseOutputs
 from .detect import TILE, keeps
 from .lazy import LazyMap

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from mmengine.dataset import BaseDataset
 
+from ..base.errors import ArgumentError
+from ..base.geometry import Span, Window, length
 from ..datasets.decode import BadImageError, SampleError
-from ..errors import ArgumentError
-from ..scenes.geometry import Span, Window, length
 from .read_window import ReadWindow
 
 NO_DATA = 'no window with data was found in it'

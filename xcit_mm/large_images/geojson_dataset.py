@@ -10,10 +10,10 @@ from mmdet.datasets.api_wrappers import COCO
 from mmdet.registry import DATASETS
 from shapely.geometry import MultiPolygon, Polygon
 
+from ..base.errors import UserError
+from ..base.finder import LeftOut, find_files
 from ..datasets.annotations import require_few_pixels
 from ..datasets.coco import CheckedCocoDataset, indexed
-from ..errors import UserError
-from ..finder import LeftOut, find_files
 from ..scenes.image_source import ImageSource
 from ..scenes.labeled_polygons import (
     label_of,

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..scenes.geometry import Window
+from ..base.geometry import Window
 from .axes import Axis
 from .lazy import LazyMap
 from .tape import Tape

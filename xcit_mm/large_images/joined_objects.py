@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from shapely import STRtree, box
 
-from ..scenes.geometry import Span, Window, length, overlap
+from ..base.geometry import Span, Window, length, overlap
 from .objects import Objects
 
 MIN_AGREEMENT = 0.5  # IoU of two parts of an object, in shared pixels or along the seam

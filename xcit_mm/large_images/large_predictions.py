@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 from pycocotools import mask as coco_mask
 
+from ..base.geometry import Window, tiles, whole
 from ..datasets.annotations import MAX_PIXELS
 from ..predictions import Detections, Heights, Segmentation
 from ..predictions.heights import Limits, limits_of
@@ -19,7 +20,6 @@ from ..predictions.no_label import no_label
 from ..predictions.short_texts import size_text
 from ..predictions.supervision_detections import compact_masks
 from ..scenes.geojson import write_geojson
-from ..scenes.geometry import Window, tiles, whole
 from ..scenes.geopackage import write_geopackage
 from ..scenes.geotiff import AVERAGE, write_tiff
 from ..scenes.image_source import TILE

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..device import sent_back
-from ..scenes.geometry import Window
+from ..base.device import sent_back
+from ..base.geometry import Window
 from .token_files import CPU
 
 

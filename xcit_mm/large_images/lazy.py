@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..device import sent
-from ..errors import UserError
-from ..scenes.geometry import Window, shifted, tiles, whole
+from ..base.device import sent
+from ..base.errors import UserError
+from ..base.geometry import Window, shifted, tiles, whole
 from .axes import Axis, for_both, pair, pooling, resized, sliding, transposed
 from .shards import Shards
 from .tape import Tape

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..base.device import sent
+from ..base.errors import UserError
+from ..base.geometry import Span, Window
 from ..datasets.decode import BadImageError
 from ..datasets.multiband import LoadMultiband
-from ..device import sent
-from ..errors import UserError
-from ..scenes.geometry import Span, Window
 from ..scenes.image_source import ImageSource
 from ..scenes.image_views import RGBImage
 from ..scenes.validity import ALL, Cells, cells_of, no_data

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from ..scenes.geometry import Window
+from ..base.geometry import Window
 
 
 @dataclass(frozen=True)

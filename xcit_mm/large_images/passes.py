@@ -19,8 +19,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..device import dtype_name, pinned, release_memory, sent, trim_memory, widest_dtype
-from ..errors import ArgumentError, UserError
+from ..base.device import dtype_name, pinned, release_memory, sent, trim_memory, widest_dtype
+from ..base.errors import ArgumentError, UserError
+from ..base.free_memory import device_memory
+from ..base.geometry import Window, around, grown, length, tiles
+from ..base.progress import Progress, silent
+from ..base.threads import ahead
 from ..network import XCiT
 from ..network.fast.cpu import add_attention_and_interaction, add_mlp_
 from ..network.fast.tracing import computed_dtype, without_autocast
@@ -36,10 +40,6 @@ from ..network.ops.moments import widened
 from ..network.ops.sums import from_sums, sums_of_products
 from ..network.pyramid import covered_size
 from ..network.rows import RowsWithGaps
-from ..progress import Progress, silent
-from ..scenes.geometry import Window, around, grown, length, tiles
-from ..threads import ahead
-from .free_memory import device_memory
 from .late_writes import LateWrites
 from .shards import Borrowed, Shards
 from .streamable import require_streamable
@@ -107,7 +107,7 @@ class Passes:
         statistics_window: Side, in pixels, of the window around a tile over which the attention
             computes the moments of the tokens. Default: the whole image.
         group: The processes that share the image: all of them, which is the default, or this
-            process alone (:func:`~xcit_mm.processes.own_group`).
+            process alone (:func:`~xcit_mm.base.processes.own_group`).
 
     Attributes:
         size: (H, W) of the image in tokens.

@@ -14,21 +14,21 @@ from mmengine.dataset import Compose
 from mmengine.dist import get_world_size
 from torch import nn
 
+from ..base.device import release_memory
+from ..base.environment import versions
+from ..base.errors import ArgumentError, ChangedError, UserError
+from ..base.geometry import Window, whole
+from ..base.processes import cpu_group, digest_of_module, require_same, together
+from ..base.progress import Progress, silent
+from ..base.sizes import bytes_of
 from ..datasets.multiband import LoadMultiband
-from ..device import release_memory
-from ..environment import versions
-from ..errors import ArgumentError, ChangedError, UserError
 from ..fusion import in_dtype
 from ..predictions import Detections, Heights, Segmentation
-from ..processes import cpu_group, digest_of_module, require_same, together
-from ..progress import Progress, silent
 from ..scenes.crops import CroppedImage
-from ..scenes.geometry import Window, whole
 from ..scenes.image_source import ImageSource
 from ..scenes.open_scene import Image, Scene, SceneOptions, open_scene
 from ..scenes.overview import overview
 from ..scenes.validity import no_data, valid_area
-from ..sizes import bytes_of
 from .detect import require_detector
 from .large_predictions import (
     PICTURE_SIDE,

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
+from ..base.errors import ArgumentError
+from ..base.geometry import whole
 from ..datasets.labels import IGNORED
-from ..errors import ArgumentError
-from ..scenes.geometry import whole
 from ..scenes.image_views import MAX_8_BITS
 from .scene_transforms import OpenImage
 

@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
+from ..base.geometry import Window, overlap
 from ..network.xcit import STRIDES
-from ..scenes.geometry import Window, overlap
 from .lazy import LazyMap
 from .passes import Passes
 from .streamed_maps import Pyramid

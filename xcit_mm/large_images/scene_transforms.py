@@ -23,9 +23,9 @@ import torch
 from mmengine.registry import TRANSFORMS
 from mmengine.structures import BaseDataElement, InstanceData
 
+from ..base.errors import ArgumentError, UserError
 from ..datasets.decode import NO_LABELS, OTHER_SIZE, BadImageError, LoadImage, Size
 from ..datasets.multiband import LoadMultiband
-from ..errors import ArgumentError, UserError
 from ..scenes.color_distortion import ColorDistortion, DistortedImage
 from ..scenes.image_views import RGBImage
 from ..scenes.label_windows import LabelWindows, open_labels

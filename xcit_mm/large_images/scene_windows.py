@@ -9,12 +9,12 @@ import numpy as np
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 
+from ..base.errors import UserError
+from ..base.geometry import Window
+from ..base.progress import LOG_INTERVAL
 from ..datasets.decode import BadImageError
 from ..datasets.labels import LabelRule
-from ..errors import UserError
-from ..progress import LOG_INTERVAL
 from ..scenes.class_cells import ClassCells, count_cells
-from ..scenes.geometry import Window
 from ..scenes.label_windows import LabelWindows
 from .drawn_windows import Choice, Drawn, DrawnWindows, require_share
 from .scene_transforms import LoadObjects, OpenLabels, labels_of

@@ -11,12 +11,12 @@ from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 from shapely.geometry import Polygon, box
 
+from ..base.errors import ArgumentError, UserError, printable
+from ..base.geometry import whole
 from ..datasets import annotations as problems
 from ..datasets.annotations import find_problem, read_annotations, usable_mask
 from ..datasets.image_folders import images_below
 from ..datasets.labels import IGNORED
-from ..errors import ArgumentError, UserError, printable
-from ..scenes.geometry import whole
 from ..scenes.image_source import ImageSource
 from ..scenes.labeled_polygons import LabeledPolygons, label_of, read_polygons, repaired
 from ..scenes.open_image import image_size, open_header

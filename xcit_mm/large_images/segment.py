@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..device import sent_back, trim_memory
-from ..errors import UserError
+from ..base.device import sent_back, trim_memory
+from ..base.errors import UserError
+from ..base.geometry import Window, tiles
+from ..base.progress import Progress, silent
 from ..predictions.no_label import no_label
 from ..predictions.resized_labels import bilinear, labels_of_resized
-from ..progress import Progress, silent
-from ..scenes.geometry import Window, tiles
 from .lazy import LazyMap
 from .passes import Passes
 from .streamed_maps import Pyramid

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..base.device import sent
+from ..base.errors import UserError
+from ..base.geometry import Window, tiles
+from ..base.progress import Progress, silent
 from ..datasets.labels import LabelRule
-from ..device import sent
-from ..errors import UserError
-from ..progress import Progress, silent
-from ..scenes.geometry import Window, tiles
 from .held_map import HeldMap
 from .lazy import LazyMap
 from .pixel_losses import EPS, losses_by_type

@@ -14,9 +14,9 @@ from mmengine.dist import (
 )
 from torch import Tensor
 
-from ..errors import ArgumentError
-from ..processes import agree, cpu_group, lost_processes_named
-from ..scenes.geometry import Window, length, overlap, tiles
+from ..base.errors import ArgumentError
+from ..base.geometry import Window, length, overlap, tiles
+from ..base.processes import agree, cpu_group, lost_processes_named
 from .token_files import TokenFile
 
 ROWS = 256  # rows that are sent at a time
@@ -29,7 +29,7 @@ class Shards:
 
     All data is exchanged in the memory of the CPU: the sums of a layer, which are C x C numbers,
     and the rows that a process borrows from its neighbors. All processes have to call each
-    method, except for :meth:`share`. Within :func:`~xcit_mm.processes.together`, an error of one
+    method, except for :meth:`share`. Within :func:`~xcit_mm.base.processes.together`, an error of one
     process is raised in all of them at the next exchange. ``height`` is the number of rows of the
     image, in tokens; more processes than rows are an ArgumentError. ``group`` holds the processes
     that share the image: all of them, which is the default, or this process alone.

@@ -15,9 +15,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
+from ..base.processes import require_same
 from ..network.rows import MULTIPLE, Rows, require_unmodified
-from ..processes import require_same
 
 
 class SharedRows(Rows):

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ..errors import UserError
+from ..base.errors import UserError
+from ..base.geometry import Window, shifted
+from ..base.progress import Progress
+from ..base.threads import ahead
 from ..predictions import Detections, Heights, Segmentation
-from ..progress import Progress
-from ..scenes.geometry import Window, shifted
-from ..threads import ahead
 from .joined_objects import join
 from .normalized import NormalizedImage
 from .objects import Objects

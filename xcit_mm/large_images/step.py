@@ -9,8 +9,8 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from ..processes import cpu_group, require_same, together
-from ..progress import Progress, silent
+from ..base.processes import cpu_group, require_same, together
+from ..base.progress import Progress, silent
 from . import detect_loss, segment_loss
 from .backward import TrainedPasses, added_up, new_gradients, workspace_of
 from .detect import require_detector

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, UserError
+from ..base.errors import ArgumentError, UserError
+from ..base.geometry import Window, tiles
+from ..base.processes import cpu_group, digest_of_module, require_same, together
 from ..network import XCiT
-from ..processes import cpu_group, digest_of_module, require_same, together
-from ..scenes.geometry import Window, tiles
 from .backward import TrainedPasses, accumulate, added_up, new_gradients, workspace_of
 from .lazy import LazyMap
 from .passes import Image, Passes

@@ -3,7 +3,7 @@
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 from ..models.image_xcit import ImageXCiT
 from ..network import XCiT
 from ..network.fast.unmodified import PYTORCH_LAYERS, flat_layers, is_known_block, is_unmodified

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ..base.geometry import Window
 from ..models.class_attention import ClassAttention
 from ..models.image_xcit import ImageXCiT, XCiTTrunk
 from ..network.ops.moments import widened
-from ..scenes.geometry import Window
 from .passes import Image, Passes
 from .workspace import Demand, Workspace
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..device import sent
+from ..base.device import sent
+from ..base.geometry import Span, Window, grown, shifted
 from ..network.xcit import STRIDES
-from ..scenes.geometry import Span, Window, grown, shifted
 from .axes import Axis
 from .lazy import LazyMap
 from .passes import Passes

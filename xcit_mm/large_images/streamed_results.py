@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..progress import Progress, silent
-from ..scenes.geometry import Window, overlap, tiles, whole
+from ..base.geometry import Window, overlap, tiles, whole
+from ..base.progress import Progress, silent
 from ..scenes.image_source import TILE
 from .detect import detect
 from .objects import Objects

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..scenes.geometry import Window
+from ..base.geometry import Window
 
 
 class Readable(Protocol):

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UserError, reason
-from ..files import allocate, synchronize
-from ..scenes.geometry import Span, Window, length, overlap, shifted, tiles
+from ..base.errors import UserError, reason
+from ..base.files import allocate, synchronize
+from ..base.geometry import Span, Window, length, overlap, shifted, tiles
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
 MULTIPLIER = 6364136223846793005  # of the generator MMIX (Knuth); any large odd number will do

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..scenes.geometry import Window, length, overlap, shifted
+from ..base.geometry import Window, length, overlap, shifted
 from .shards import Shards
 from .token_files import TokenFile
 

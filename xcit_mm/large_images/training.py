@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 import torch.distributed as dist
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
+from ..base.processes import require_same
 from ..network import XCiT
-from ..processes import require_same
 from .shared_rows import SharedRows
 from .streamable import require_known_reach
 

@@ -7,9 +7,9 @@ from typing import Any
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
+from ..base.errors import UserError
 from ..datasets.image_folders import images_below
 from ..datasets.unexpected_labels import require_no_labels
-from ..errors import UserError
 from ..scenes.open_image import open_header
 from .drawn_windows import DrawnWindows
 

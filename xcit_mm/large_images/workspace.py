@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from ..errors import ArgumentError, UserError, reason
-from ..files import (
+from ..base.errors import ArgumentError, UserError, reason
+from ..base.files import (
     DISK_FULL,
     read_regular,
     remove_unfinished,
@@ -26,8 +26,8 @@ from ..files import (
     write_json,
     write_whole,
 )
-from ..scenes.geometry import Span
-from .free_memory import free_device_memory, free_memory
+from ..base.free_memory import free_device_memory, free_memory
+from ..base.geometry import Span
 from .shards import Shards
 from .token_files import CPU, NOT_AS_WRITTEN, TokenFile, damaged
 

@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from types import ModuleType
 
-from ..errors import MissingOperatorError
+from ..base.errors import MissingOperatorError
 from .families import OPERATORS
 
 EXTENSION = 'mmcv._ext'

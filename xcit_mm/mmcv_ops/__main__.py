@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 import torchvision
 
-from ..environment import require
-from ..errors import DependencyError
+from ..base.environment import require
+from ..base.errors import DependencyError
 from . import EXTENSION, SWITCH, is_active
 from .families import FAMILIES
 

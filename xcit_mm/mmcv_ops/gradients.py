@@ -6,7 +6,7 @@ from functools import wraps
 import torch
 from torch import Tensor
 
-from ..errors import UserError
+from ..base.errors import UserError
 
 
 def gradients(

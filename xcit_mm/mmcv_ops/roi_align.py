@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..errors import MissingOperatorError
+from ..base.errors import MissingOperatorError
 from .gradients import at_least_float32, gradients
 from .sampling import sample_grids
 

@@ -7,7 +7,7 @@ import torch
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 from ..network.archs import ARCHS, resolve_arch
 from ..network.tokens import map_to_tokens
 from ..network.xcit import NUM_LEVELS, XCiT, init_linear

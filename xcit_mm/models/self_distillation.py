@@ -18,7 +18,7 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 from ..network.xcit import init_linear
 
 NUM_GLOBAL = 2  # number of crops for the teacher

@@ -2,8 +2,8 @@
 
 from torch import nn
 
-from ..environment import require
-from ..errors import ArgumentError
+from ..base.environment import require
+from ..base.errors import ArgumentError
 from .conv_stack import ConvStack
 from .fast.unmodified import is_unmodified
 from .layers import LPI, XCA, DropPath, Mlp, XCABlock

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 
 
 class Arch(NamedTuple):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 from .conv_stack import ConvStack
 from .fast.form import fast_form
 from .fast.tracing import is_transformed

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 from .fast.unmodified import is_unmodified
 
 MULTIPLE = 32  # pixels; no pooling window crosses a border at a multiple of them

@@ -8,7 +8,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 from .archs import PATCH_SIZES, resolve_arch
 from .conv_stack import ConvStack
 from .fast.recompute import recompute

@@ -10,8 +10,8 @@ import shapely
 from mmengine.structures import InstanceData
 from pycocotools import mask as coco_mask
 
+from ..base.environment import require
 from ..datasets.decode import rgb_of
-from ..environment import require
 from .class_names import category_ids, valid_palette
 from .detected_object import DetectedObject
 from .drawing import Color, draw_objects, topmost_masks

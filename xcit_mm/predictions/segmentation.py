@@ -8,9 +8,9 @@ import cv2
 import numpy as np
 from mmengine.structures import PixelData
 
+from ..base.environment import require
+from ..base.errors import ArgumentError
 from ..datasets.decode import rgb_of
-from ..environment import require
-from ..errors import ArgumentError
 from .class_names import valid_palette
 from .drawing import Color, draw_regions, topmost_masks
 from .outlines import outlines_by_label, outlines_of

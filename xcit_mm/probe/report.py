@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..base.errors import UserError
+from ..base.progress import ImageProgress
 from ..datasets.image_folders import ClassFolders
-from ..errors import UserError
 from ..inference.embedder import Embedder
 from ..predictions.neighbors import nearest_neighbors, neighbor_votes, top_accuracy
-from ..progress import ImageProgress
 from .linear import linear_scores
 from .published import published
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 
-from ..errors import UserError, reason
+from ..base.errors import UserError, reason
 from ..inference import Model
 from ..network import XCiT
 from ..run_report.titles import KINDS, OF_CLASS, title

@@ -8,11 +8,11 @@ from typing import Any
 
 from PIL import Image
 
+from ..base.environment import require
+from ..base.errors import UserError, reason
+from ..base.files import require_writable, write_beside
 from ..config.config_data import describe
 from ..config.load import load_config
-from ..environment import require
-from ..errors import UserError, reason
-from ..files import require_writable, write_beside
 from ..inference import Model, load_model
 from ..weights.hub import CONFIG, HUB, WEIGHTS, hub_errors, parse_name
 from .card import Card, read_metrics

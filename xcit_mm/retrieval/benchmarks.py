@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError
+from ..base.errors import UserError
 from ..inference.embedder import Embedder
 from .descriptors import ASMK
 from .holidays import read_holidays

@@ -7,9 +7,9 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from ..errors import ArgumentError, UserError, reason
-from ..files import write_whole
-from ..processes import shortened
+from ..base.errors import ArgumentError, UserError, reason
+from ..base.files import write_whole
+from ..base.processes import shortened
 
 LOCAL_DIM = 128  # width of local descriptors; wider tokens are projected (section D.3.2)
 SEED = 0

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..environment import require
-from ..errors import UserError, reason
-from ..files import require_writable_file, write_json, write_whole
+from ..base.environment import require
+from ..base.errors import UserError, reason
+from ..base.files import require_writable_file, write_json, write_whole
 
 NUMPY, PARQUET = SUFFIXES = '.npy', '.parquet'
 MADE_WITH = 'xcit_mm'  # the key in the metadata of a Parquet file

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from ..errors import UserError
-from ..files import write_json, write_whole
+from ..base.errors import UserError
+from ..base.files import write_json, write_whole
+from ..base.progress import ImageProgress
 from ..inference.embedder import Embedder
-from ..progress import ImageProgress
 from .descriptor_files import Described
 from .nearest import nearest_vectors
 from .picture_match import similarity, small_picture

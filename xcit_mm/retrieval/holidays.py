@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from ..errors import UserError
-from ..finder import subfolders
+from ..base.errors import UserError
+from ..base.finder import subfolders
 from .ranking import Benchmark, Judgment
 
 GROUP = 100  # numbers per group

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..base.errors import UserError, is_out_of_memory
+from ..base.free_memory import free_memory
 from ..datasets.tiff_bands import MAX_VALUES
-from ..errors import UserError, is_out_of_memory
 from ..inference.embedder import Embedder
-from ..large_images.free_memory import free_memory
 from ..large_images.normalized import NormalizedImage
 from ..large_images.streamed_features import StreamedFeatures
 from ..models.image_preprocessor import ImagePreprocessor

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError, one_line, reason
-from ..files import read_regular
+from ..base.errors import UserError, one_line, reason
+from ..base.files import read_regular
 from ..weights.pickles import UnreadableError
 from .plain_pickle import read_plain
 from .ranking import Benchmark, Box, Judgment

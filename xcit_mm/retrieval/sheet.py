@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ..errors import UserError, printable
-from ..files import write_whole
-from ..fonts import Writer
+from ..base.errors import UserError, printable
+from ..base.files import write_whole
+from ..base.fonts import Writer
 
 SIDE, GAP, TEXT = 160, 8, 16  # pixels: picture side, space between pictures, text line
 MAX_ROWS = 100

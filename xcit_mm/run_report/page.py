@@ -10,8 +10,8 @@ from pathlib import Path
 import jinja2
 from PIL import Image
 
-from ..errors import one_line
-from ..files import write_whole
+from ..base.errors import one_line
+from ..base.files import write_whole
 from .plots import MAIN_METRICS, TITLES, choose_plots, draw
 from .reading import Line, Run
 from .titles import title

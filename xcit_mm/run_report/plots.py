@@ -7,9 +7,9 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import one_line
-from ..files import write_whole
-from ..fonts import chart_fonts
+from ..base.errors import one_line
+from ..base.files import write_whole
+from ..base.fonts import chart_fonts
 from .reading import Run
 from .titles import ACCURACIES, KINDS, OF_CLASS, PANOPTIC, title
 

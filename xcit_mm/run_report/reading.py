@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError, reason
-from ..files import open_regular, read_regular
-from ..run_files import ERRORS, ERRORS_PICTURE, LOSSES, METRICS, RUN_INFO
+from ..base.errors import UserError, reason
+from ..base.files import open_regular, read_regular
+from ..base.run_files import ERRORS, ERRORS_PICTURE, LOSSES, METRICS, RUN_INFO
 
 NUM_PICTURES = 16
 TIMES = 'time', 'data_time'

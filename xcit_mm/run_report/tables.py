@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mmengine.evaluator import Evaluator
 
-from ..files import write_json
+from ..base.files import write_json
 from .titles import KINDS, OF_CLASS, PRECISIONS, title
 
 # The rows of a table with the names of their metrics, its columns, and the format of its figures.

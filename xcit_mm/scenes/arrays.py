@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ..base.errors import ArgumentError
+from ..base.geometry import Window, tiles
 from ..datasets.places import place_of_file
-from ..errors import ArgumentError
-from .geometry import Window, tiles
 from .image_source import ImageSource
 
 MAPPED = 256, 256  # pixels of a memory map, with all channels, that are in memory at a time

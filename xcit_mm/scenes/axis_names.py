@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..errors import UserError
+from ..base.errors import UserError
 
 ROWS = 'y', 'lat', 'latitude', 'row', 'rows', 'height', 'h'
 COLUMNS = 'x', 'lon', 'longitude', 'column', 'columns', 'width', 'w'

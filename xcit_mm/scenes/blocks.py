@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import UserError
+from ..base.errors import UserError
 
 MAX_BLOCK = 2**28  # bytes, with all bands if they are interleaved
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .geometry import Window
+from ..base.geometry import Window
 from .label_windows import LabelWindows
 
 CELL, MAX_CELLS = 128, 256  # pixels of the side of a cell, and cells along the longer side

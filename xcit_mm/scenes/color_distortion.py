@@ -5,7 +5,7 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from .geometry import Window
+from ..base.geometry import Window
 from .image_source import ImageSource
 from .image_views import ImageView, RGBImage
 

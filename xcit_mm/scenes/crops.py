@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..errors import UserError
-from .geometry import Window, shifted
+from ..base.errors import UserError
+from ..base.geometry import Window, shifted
 from .image_source import ImageSource
 from .image_views import ImageView
 

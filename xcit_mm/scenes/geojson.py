@@ -6,7 +6,7 @@ from typing import Any
 
 import shapely
 
-from ..files import write_whole
+from ..base.files import write_whole
 from .crs_names import epsg_code
 from .vector_layers import Layer, LayerPart
 

@@ -2,7 +2,7 @@
 
 import struct
 
-from ..errors import UserError
+from ..base.errors import UserError
 
 # By their numbers in well-known binary (ISO 19125), without the digits of a third dimension.
 CURVES = {8: 'CircularString', 9: 'CompoundCurve', 10: 'CurvePolygon', 11: 'MultiCurve'}

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import shapely
 
-from ..environment import require
-from ..errors import UserError, reason
-from ..files import write_beside
+from ..base.environment import require
+from ..base.errors import UserError, reason
+from ..base.files import write_beside
 from .vector_layers import Layer
 
 UNDEFINED_CARTESIAN = -1  # of the GeoPackage standard, such as for pixels

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from ..errors import UserError, reason
-from ..files import write_beside, write_whole
-from .geometry import Window, tiles, whole
+from ..base.errors import UserError, reason
+from ..base.files import write_beside, write_whole
+from ..base.geometry import Window, tiles, whole
 from .rasters import CACHE
 
 BLOCK = 512  # pixels of the side of a block

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ..base.errors import ArgumentError, ChangedError, UserError, reason
+from ..base.geometry import Window, tiles, whole
+from ..base.processes import digest_of_file, shortened
 from ..datasets.places import NOWHERE, Place
-from ..errors import ArgumentError, ChangedError, UserError, reason
-from ..processes import digest_of_file, shortened
-from .geometry import Window, tiles, whole
 from .no_data import NoData, has_data, representable
 from .pixel_sizes import PixelSize, pixel_size_on_map, to_full_size
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from ..base.errors import UserError
+from ..base.geometry import Window
 from ..datasets.decode import not_rgb, to_rgb_8_bits
-from ..errors import UserError
-from .geometry import Window
 from .image_source import PREDICTED, ImageSource
 
 MAX_8_BITS = 255

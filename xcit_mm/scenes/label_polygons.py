@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import shapely
 
-from ..files import unfinished_folder
+from ..base.files import unfinished_folder
+from ..base.geometry import Window, tiles, whole
 from ..predictions.outlines import built, outlines_of, taken_apart
-from .geometry import Window, tiles, whole
 from .joined_parts import joined
 from .vector_layers import TOGETHER, LayerPart
 

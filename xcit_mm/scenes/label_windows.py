@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 from PIL import UnidentifiedImageError
 
+from ..base.errors import UserError, reason
+from ..base.files import open_regular
+from ..base.geometry import Window, tiles, whole
 from ..datasets.decode import (
     LABELS_ELSEWHERE,
     LABELS_MISSING,
@@ -22,9 +25,6 @@ from ..datasets.decode import (
 from ..datasets.label_images import decode_labels
 from ..datasets.labels import IGNORED, LabelRule, class_numbers, new_labels, of_color_image
 from ..datasets.places import NOWHERE, place_of_file
-from ..errors import UserError, reason
-from ..files import open_regular
-from .geometry import Window, tiles, whole
 from .image_source import TRAINED, ImageSource, WindowError, tile_of
 from .open_image import open_image
 from .placed_rasters import laid_over

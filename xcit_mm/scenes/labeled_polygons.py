@@ -10,8 +10,8 @@ import numpy as np
 import shapely
 from shapely.geometry import MultiPolygon, Polygon, box
 
-from ..errors import UserError, did_you_mean, one_line
-from .geometry import Window
+from ..base.errors import UserError, did_you_mean, one_line
+from ..base.geometry import Window
 from .image_source import ImageSource
 from .read_features import in_pixels, not_in_image, read_features
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..errors import ArgumentError, UserError
+from ..base.errors import ArgumentError, UserError
 
 RESAMPLE = '--resolution reduces it to any size'
 ADD_LEVELS = f'{RESAMPLE}, and gdaladdo -r average FILE 2 4 8 16 adds levels to a TIFF file'

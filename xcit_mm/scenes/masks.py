@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError
-from ..files import open_regular
+from ..base.errors import UserError
+from ..base.files import open_regular
+from ..base.geometry import Window, overlap
 from ..weights.cache import is_url
-from .geometry import Window, overlap
 from .image_source import PREDICTED, ImageSource
 from .image_views import ImageView
 from .no_data import has_data

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base.errors import UserError
+from ..base.geometry import Window, overlap, shifted
+from ..base.processes import digest_of_file, shortened
 from ..datasets.places import Place
-from ..errors import UserError
-from ..processes import digest_of_file, shortened
 from .crs_names import crs_name
-from .geometry import Window, overlap, shifted
 from .image_source import SourceWithGaps, state_of_file
 from .levels import RESAMPLE, require_level
 from .no_data import NoData, has_data, of_bands, representable

@@ -9,12 +9,12 @@ from xml.etree.ElementTree import Element, ParseError
 
 import numpy as np
 
-from ..environment import quiet, require
-from ..errors import UserError, one_line
-from ..file_headers import require_modest_tiff
-from ..files import open_regular, parse_xml
-from ..processes import digest_of_file, shortened
-from .geometry import Window
+from ..base.environment import quiet, require
+from ..base.errors import UserError, one_line
+from ..base.file_headers import require_modest_tiff
+from ..base.files import open_regular, parse_xml
+from ..base.geometry import Window
+from ..base.processes import digest_of_file, shortened
 from .image_source import ImageSource, require_few_channels, state_of_file
 from .levels import RESAMPLE, require_level
 from .pixel_sizes import MICROMETERS, in_micrometers, pixel_size_of

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from ..base.errors import ArgumentError, UserError, looked_in, reason
+from ..base.files import open_regular
 from ..datasets.decode import size_of
 from ..datasets.tiff_bands import turns_of
-from ..errors import ArgumentError, UserError, looked_in, reason
-from ..files import open_regular
 from ..weights.cache import is_url
 from .arrays import Array, mapped
 from .image_source import ImageSource

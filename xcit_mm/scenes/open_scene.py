@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from ..base.errors import ArgumentError, UserError
+from ..base.geometry import Window, whole
+from ..base.processes import digest_of_file
 from ..datasets.places import incomplete
-from ..errors import ArgumentError, UserError
-from ..processes import digest_of_file
 from ..weights.cache import is_url
 from .crops import CroppedImage, window_of
-from .geometry import Window, whole
 from .image_source import ImageSource
 from .image_views import RGBImage
 from .masks import MaskedImage, mask_of, open_mask

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 
-from .geometry import Window, tiles, whole
+from ..base.geometry import Window, tiles, whole
 from .image_source import tile_of
 
 

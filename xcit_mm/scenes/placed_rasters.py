@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..base.errors import UserError
+from ..base.geometry import Window, tiles, whole
 from ..datasets.places import applied, are_laid_by_pixels, elsewhere, pixels_at
-from ..errors import UserError
-from .geometry import Window, tiles, whole
 from .image_source import ImageSource, SourceWithGaps
 from .image_views import ImageView
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import shapely
 
+from ..base.geometry import Window
 from ..predictions.outlines import built, taken_apart
-from .geometry import Window
 from .image_source import ImageSource
 from .labeled_polygons import LabeledPolygons
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError
-from .geometry import Window
+from ..base.errors import UserError
+from ..base.geometry import Window
 from .image_source import ImageSource
 from .masks import Mask
 from .read_features import Features, in_pixels, not_in_image, read_features

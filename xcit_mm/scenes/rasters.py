@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from ..base.errors import UserError
+from ..base.file_headers import Tags, require_modest_header
+from ..base.geometry import Window
 from ..datasets.places import ALONE, NOWHERE, RASTERS, place_of
 from ..datasets.tiff_bands import color_bands, stored_bands
-from ..errors import UserError
-from ..file_headers import Tags, require_modest_header
 from .blocks import require_small_blocks
-from .geometry import Window
 from .image_source import ImageSource
 from .levels import ADD_LEVELS, RESAMPLE, require_level
 from .no_data import has_data, representable

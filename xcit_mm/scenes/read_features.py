@@ -12,10 +12,10 @@ import numpy as np
 import shapely
 from shapely.geometry import shape
 
+from ..base.errors import UserError, looked_in, one_line, reason
+from ..base.file_headers import SQLITE
+from ..base.files import read_regular
 from ..datasets.reference_systems import crs_of
-from ..errors import UserError, looked_in, one_line, reason
-from ..file_headers import SQLITE
-from ..files import read_regular
 from .crs_names import crs_name
 from .geometry_kinds import CURVES, SURFACES, require_known_kind
 from .image_source import ImageSource

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import shapely
 
-from ..errors import UserError, one_line, reason
+from ..base.errors import UserError, one_line, reason
 from .geometry_kinds import kind_of, require_known_kind
 
 # Where SQLite keeps the number of the application, and those of GeoPackage 1.0, 1.1 and later.

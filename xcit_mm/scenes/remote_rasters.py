@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from ..errors import ChangedError
-from ..file_headers import require_modest_tiff
-from ..http import Version, read_range
-from ..processes import shortened
+from ..base.errors import ChangedError
+from ..base.file_headers import require_modest_tiff
+from ..base.http import Version, read_range
+from ..base.processes import shortened
 from .image_source import PREDICTED
 from .rasters import GdalImage
 

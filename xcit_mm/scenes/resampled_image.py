@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import ArgumentError, UserError
-from .geometry import Span, Window, tiles
+from ..base.errors import ArgumentError, UserError
+from ..base.geometry import Span, Window, tiles
 from .image_source import ImageSource
 from .image_views import ImageView
 from .pixel_sizes import METERS, to_full_size

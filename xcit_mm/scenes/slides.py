@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..environment import require
-from ..file_headers import require_own_files
+from ..base.environment import require
+from ..base.file_headers import require_own_files
+from ..base.geometry import Window, tiles
 from .blocks import require_small_blocks
-from .geometry import Window, tiles
 from .image_source import SourceWithGaps
 from .levels import require_level
 from .no_data import has_data

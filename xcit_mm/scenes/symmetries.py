@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .geometry import Span, Window
+from ..base.geometry import Span, Window
 from .image_source import ImageSource
 from .image_views import ImageView
 from .pixel_sizes import PixelSize, to_full_size

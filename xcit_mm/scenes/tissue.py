@@ -3,7 +3,7 @@
 import cv2
 import numpy as np
 
-from ..errors import UserError
+from ..base.errors import UserError
 from .image_source import ImageSource
 from .masks import Stretched
 

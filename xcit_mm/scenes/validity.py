@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..errors import UserError
-from ..progress import Progress, silent
-from .geometry import Window, tiles, whole
+from ..base.errors import UserError
+from ..base.geometry import Window, tiles, whole
+from ..base.progress import Progress, silent
 from .image_source import ImageSource, tile_of
 
 NONE, SOME, ALL = range(3)  # of the pixels of a cell

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..errors import UserError
-from .geometry import Window
+from ..base.errors import UserError
+from ..base.geometry import Window
 from .image_source import ImageSource
 from .image_views import MAX_8_BITS, ImageView
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ..environment import require
-from ..errors import UserError, reason
-from ..files import write_beside
-from .geometry import tiles, whole
+from ..base.environment import require
+from ..base.errors import UserError, reason
+from ..base.files import write_beside
+from ..base.geometry import tiles, whole
 
 CHUNK = 512  # pixels of the side of a chunk
 

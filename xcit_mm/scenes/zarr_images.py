@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ..environment import require
-from ..errors import DependencyError, UserError
-from ..processes import digest_of_file, shortened
+from ..base.environment import require
+from ..base.errors import DependencyError, UserError
+from ..base.geometry import Window
+from ..base.processes import digest_of_file, shortened
 from .blocks import require_small_blocks
-from .geometry import Window
 from .image_source import ImageSource
 from .levels import RESAMPLE, require_level
 from .no_data import NoData

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from ..errors import UserError, one_line
-from ..files import read_regular
-from ..finder import ZARR
+from ..base.errors import UserError, one_line
+from ..base.files import read_regular
+from ..base.finder import ZARR
 from .axis_names import Axes, named_axes, unnamed_axes
 from .pixel_sizes import PixelSize, in_micrometers, pixel_size_of
 

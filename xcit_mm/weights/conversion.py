@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from ..errors import UserError, reason
-from ..files import require_writable_file, write_whole
+from ..base.errors import UserError, reason
+from ..base.files import require_writable_file, write_whole
 from .inflation import RGB, inflate
 from .names import HEAD, architecture, backbone_state, detector_state, model_state, require_finite
 from .read import read_checkpoint

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from ..errors import UserError
+from ..base.errors import UserError
 from ..models.image_xcit import ImageXCiT, XCiTTrunk
 from .inflation import STEM
 from .names import (

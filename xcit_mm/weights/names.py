@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import UserError, one_line
+from ..base.errors import UserError, one_line
 from ..network.archs import ARCHS, PATCH_SIZES
 from .inflation import RGB, STEM
 

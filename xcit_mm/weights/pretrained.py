@@ -10,7 +10,7 @@ from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
 from torch import nn
 
-from ..errors import UserError, did_you_mean, looked_in
+from ..base.errors import UserError, did_you_mean, looked_in
 from ..models import ImageXCiT
 from .cache import download, is_url
 from .hub import HUB, find_file, is_folder

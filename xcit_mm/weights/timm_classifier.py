@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..environment import require
-from ..errors import UserError, reason
+from ..base.environment import require
+from ..base.errors import UserError, reason
 from ..network.accelerate import accelerate
 from .inflation import STEM
 from .names import architecture, model_state, require_same_tensors, without_prefix

@@ -15,10 +15,10 @@ from mmengine.registry import MODELS, DefaultScope
 from torch import distributed as dist
 from torch import nn
 
+from ..base.environment import quiet
+from ..base.errors import UserError, did_you_mean, reason
 from ..config.tree import dicts, leaves, replace_nodes
 from ..engine.build_model import FRAMEWORKS
-from ..environment import quiet
-from ..errors import UserError, did_you_mean, reason
 
 LEFT_OUT = ('batch_augments', 'pretrained', 'teacher_ckpt')  # downloads, and sizes of images
 

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..base.environment import require_framework
+from ..base.errors import reason
 from ..config.tree import nodes
 from ..engine.build_model import FRAMEWORKS
-from ..environment import require_framework
-from ..errors import reason
 from ..mmcv_ops import OPERATORS
 from .configs import ZooConfig, family_of, read
 from .operators import operators

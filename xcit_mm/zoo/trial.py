@@ -9,9 +9,9 @@ from mmengine.logging import MessageHub
 from mmengine.registry import DefaultScope
 from torch import nn
 
+from ..base.environment import quiet
+from ..base.errors import MissingOperatorError, UserError, reason
 from ..config.tree import replace_nodes
-from ..environment import quiet
-from ..errors import MissingOperatorError, UserError, reason
 from .configs import ZooConfig
 from .images import images
 

@@ -13,11 +13,11 @@ from helpers.toy import Toy, toy_runner
 from mmengine.registry import MODELS
 
 from xcit_mm import UserError
+from xcit_mm.base.run_files import require_checkpoints
 from xcit_mm.engine.checkpoints.newest import newest_checkpoint
 from xcit_mm.engine.hooks.model_errors import ModelErrorsHook
 from xcit_mm.engine.hooks.pictures import PictureHook
 from xcit_mm.engine.runner import CheckedRunner
-from xcit_mm.run_files import require_checkpoints
 
 KEPT, KILLS = 2, 20
 

@@ -8,9 +8,9 @@ from helpers.toy import Toy, toy_runner
 from mmengine.registry import MODELS
 
 from xcit_mm import UserError
+from xcit_mm.base.errors import ArgumentError
 from xcit_mm.engine.checkpoints.newest import newest_checkpoint
 from xcit_mm.engine.hooks.collapse import CollapseHook
-from xcit_mm.errors import ArgumentError
 
 HOOKS = ('NonFiniteHook', 'LossLogHook')
 SENTENCE = (

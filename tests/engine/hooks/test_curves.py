@@ -20,11 +20,11 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 
 from xcit_mm import UserError
+from xcit_mm.base.errors import DependencyError
 from xcit_mm.config.adapt import LOGGERS, adapt_for_training
 from xcit_mm.engine.hooks.curves import _ids
 from xcit_mm.engine.hooks.mlflow_curves import MLflowHook, _valid
 from xcit_mm.engine.hooks.wandb_curves import WandbHook
-from xcit_mm.errors import DependencyError
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 

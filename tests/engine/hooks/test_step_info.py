@@ -8,8 +8,8 @@ from helpers.toy import toy_runner
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
+from xcit_mm.base.waits import Operations, counted
 from xcit_mm.engine.hooks.step_info import StepInfoHook
-from xcit_mm.waits import Operations, counted
 
 FUSED = {
     'default_hooks.runtime_info': dict(type='StepInfoHook'),

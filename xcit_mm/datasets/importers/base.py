@@ -13,9 +13,9 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from ...errors import UserError, looked_in, one_line, reason
-from ...files import parse_xml, read_regular
-from ...finder import (
+from ...base.errors import UserError, looked_in, one_line, reason
+from ...base.files import parse_xml, read_regular
+from ...base.finder import (
     IMAGE_SUFFIXES,
     LeftOut,
     find_files,

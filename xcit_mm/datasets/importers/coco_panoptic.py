@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import UserError, one_line
-from ...finder import is_hidden
+from ...base.errors import UserError, one_line
+from ...base.finder import is_hidden
 from ..annotations import SEGMENTS, read_panoptic_annotations
 from ..decode import BadImageError
 from ..segment_ids import segment_ids

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import track
 from shapely.geometry import Polygon
 
-from ...errors import UserError, reason
-from ...files import open_regular
+from ...base.errors import UserError, reason
+from ...base.files import open_regular
 from ..annotations import require_encodable
 from ..decode import size_of
 from . import areas

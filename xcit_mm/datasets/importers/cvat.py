@@ -5,7 +5,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from ...errors import UserError
+from ...base.errors import UserError
 from ..rotation import rotated_box
 from . import areas, base
 from .base import ForeignDataset, LabelError, Shape, Size

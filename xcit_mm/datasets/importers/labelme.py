@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import UserError, reason
-from ...files import EARLIER
-from ...finder import LeftOut, find_files
+from ...base.errors import UserError, reason
+from ...base.files import EARLIER
+from ...base.finder import LeftOut, find_files
 from ..decode import opened
 from . import areas, base
 from .base import IGNORED, ForeignDataset, LabelError, Shape, Size

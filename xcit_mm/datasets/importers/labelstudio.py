@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from ...errors import UserError
-from ...finder import IMAGE_SUFFIXES, is_hidden
+from ...base.errors import UserError
+from ...base.finder import IMAGE_SUFFIXES, is_hidden
 from ..rotation import rotated_box
 from . import areas, base, brush_rle
 from .base import ForeignDataset, LabelError, Shape, Size

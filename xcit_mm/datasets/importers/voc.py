@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
-from ...errors import UserError
-from ...finder import IMAGE_SUFFIXES, LeftOut, subfolders
+from ...base.errors import UserError
+from ...base.finder import IMAGE_SUFFIXES, LeftOut, subfolders
 from . import base
 from .base import SPLITS, FilesByName, ForeignDataset, LabelError, Shape, Size
 

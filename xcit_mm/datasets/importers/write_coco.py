@@ -12,9 +12,9 @@ from pathlib import Path
 from pprint import pformat
 from typing import Any
 
-from ...errors import UserError, printable
-from ...files import require_writable, write_files
-from ...shipped import commands
+from ...base.errors import UserError, printable
+from ...base.files import require_writable, write_files
+from ...base.shipped import commands
 from ..examples import Examples, missing_classes, refusal
 from .base import IGNORED, SPLITS, ForeignDataset, absolute
 from .contents import Contents, Images, read_contents, require_good

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from ...errors import UserError, one_line
-from ...finder import LeftOut, find_files, find_spelled, subfolders
+from ...base.errors import UserError, one_line
+from ...base.finder import LeftOut, find_files, find_spelled, subfolders
 from . import base
 from .base import ForeignDataset, LabelError, Shape, Size
 

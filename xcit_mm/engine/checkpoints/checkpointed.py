@@ -10,11 +10,11 @@ from mmengine.dist import all_gather_object, is_main_process, master_only
 from mmengine.runner import BaseLoop, Runner
 from torch import nn
 
-from ...errors import UserError, reason
-from ...files import write_whole
+from ...base.errors import UserError, reason
+from ...base.files import write_whole
+from ...base.processes import cpu_group, digest_of_file, require_same
+from ...base.run_files import has_checkpoints
 from ...predictions.class_names import check_names
-from ...processes import cpu_group, digest_of_file, require_same
-from ...run_files import has_checkpoints
 from ...weights.names import modules_of, require_same_tensors
 from ...weights.read import read_checkpoint
 from ..build_model import weights_for, without_other_heads

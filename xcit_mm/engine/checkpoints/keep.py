@@ -10,9 +10,9 @@ from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ...errors import UserError, did_you_mean
-from ...files import remove_unfinished, write_whole
-from ...run_files import POINTER
+from ...base.errors import UserError, did_you_mean
+from ...base.files import remove_unfinished, write_whole
+from ...base.run_files import POINTER
 
 UNSCHEDULED = 'iter_{}.pth'  # the name of a checkpoint that the config does not schedule
 

@@ -13,8 +13,8 @@ from mmengine.optim import OptimWrapper
 from mmengine.runner import Runner
 from torch import Tensor
 
+from ...base.errors import UserError, one_line
 from ...config.tree import nodes
-from ...errors import UserError, one_line
 from ...weights.names import require_same_tensors
 from ..distributed import unwrapped
 from ..recipe import changed_places, listed_changes, recipe_of

@@ -6,7 +6,7 @@ import sys
 from pickle import UnpicklingError
 from types import TracebackType
 
-from ...environment import quiet
+from ...base.environment import quiet
 from . import PRELOAD
 
 

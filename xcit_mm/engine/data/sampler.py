@@ -10,8 +10,8 @@ from mmengine.dist import all_reduce, get_rank, get_world_size
 from mmengine.registry import DATA_SAMPLERS
 from torch.utils.data import BatchSampler, Sampler
 
+from ...base.errors import ArgumentError, UserError
 from ...datasets.samples import SampleRequest
-from ...errors import ArgumentError, UserError
 
 # Samplers without an end, by name, because some exist only where mmdet is installed.
 ENDLESS = ('InfiniteSampler', 'MultiSourceSampler', 'GroupMultiSourceSampler')

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from ...environment import variables
-from ...errors import reason
+from ...base.environment import variables
+from ...base.errors import reason
 from . import PRELOAD
 
 # Ctrl-C, and Ctrl-Break on Windows: the terminal sends them to the workers as well.

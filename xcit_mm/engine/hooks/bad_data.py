@@ -7,6 +7,8 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, Runner
 
+from ...base.errors import UserError
+from ...base.processes import cpu_group
 from ...datasets.annotations import LOST_SHARE, REMEDY
 from ...datasets.examples import (
     examples_of,
@@ -17,8 +19,6 @@ from ...datasets.examples import (
 )
 from ...datasets.sample_check import SampleCheck
 from ...datasets.samples import BadSample, kept_random_state
-from ...errors import UserError
-from ...processes import cpu_group
 from ..checkpoints.training_state import BAD_DATA
 from . import order
 

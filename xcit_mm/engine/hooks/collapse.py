@@ -8,7 +8,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ...errors import ArgumentError, UserError
+from ...base.errors import ArgumentError, UserError
 from ..checkpoints.training_state import COLLAPSED_STEPS
 from . import order
 

@@ -10,11 +10,11 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import BaseLoop, Runner
 
-from ...environment import require
-from ...errors import UserError, reason
-from ...files import read_regular, write_json
-from ...processes import cpu_group, together
-from ...run_files import CURVE_IDS
+from ...base.environment import require
+from ...base.errors import UserError, reason
+from ...base.files import read_regular, write_json
+from ...base.processes import cpu_group, together
+from ...base.run_files import CURVE_IDS
 from ...run_report.reading import MAX_BYTES, Line, read_lines
 from ..checkpoints.keep import WholeCheckpointHook
 from . import order

@@ -9,7 +9,7 @@ from mmengine.hooks import EarlyStoppingHook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ...errors import ArgumentError, UserError, did_you_mean
+from ...base.errors import ArgumentError, UserError, did_you_mean
 from ..checkpoints.keep import WholeCheckpointHook
 from ..checkpoints.training_state import SCORES
 from . import order

@@ -15,8 +15,8 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ...errors import Interrupted
-from ...processes import cpu_group
+from ...base.errors import Interrupted
+from ...base.processes import cpu_group
 from ..checkpoints.keep import WholeCheckpointHook
 from . import order
 

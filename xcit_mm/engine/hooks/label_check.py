@@ -7,9 +7,9 @@ from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 from torch import nn
 
+from ...base.errors import UserError
 from ...datasets.height_labels import HeightRule
 from ...datasets.labels import LabelRule, of_color_image
-from ...errors import UserError
 from ..distributed import unwrapped
 from . import order
 

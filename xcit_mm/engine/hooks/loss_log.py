@@ -12,9 +12,9 @@ from mmengine.hooks import Hook, LoggerHook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ...environment import require
-from ...files import require_no_links, write_whole
-from ...run_files import LOSSES, METRICS
+from ...base.environment import require
+from ...base.files import require_no_links, write_whole
+from ...base.run_files import LOSSES, METRICS
 from ...run_report.reading import TIMES, read_lines
 from . import order
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ...environment import variables
+from ...base.environment import variables
 from ...run_report.reading import Line
 from ..recipe import recipe_of
 from .curves import PROJECT, CurveHook

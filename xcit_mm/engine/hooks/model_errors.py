@@ -10,9 +10,9 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ...analysis.error_charts import draw_errors
-from ...errors import reason
-from ...files import is_disk_full, require_no_links
-from ...run_files import ERRORS, ERRORS_PICTURE
+from ...base.errors import reason
+from ...base.files import is_disk_full, require_no_links
+from ...base.run_files import ERRORS, ERRORS_PICTURE
 from . import order
 
 

@@ -12,9 +12,9 @@ from mmengine.runner import Runner
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
-from ...errors import UserError
-from ...files import write_whole
-from ...run_files import NON_FINITE
+from ...base.errors import UserError
+from ...base.files import write_whole
+from ...base.run_files import NON_FINITE
 from ..distributed import unwrapped
 from . import order
 from .step_info import StepInfoHook

@@ -17,15 +17,15 @@ from mmengine.runner.base_loop import BaseLoop
 from mmengine.structures import BaseDataElement, PixelData
 from PIL import Image
 
+from ...base.files import require_no_links
+from ...base.run_files import PICTURES
+from ...base.threads import Behind
 from ...datasets.decode import BadImageError, image_loader
-from ...files import require_no_links
 from ...predictions import Detections, Heights, Segmentation
 from ...predictions.class_names import valid_palette
 from ...predictions.drawing import Color, draw_objects, topmost_masks
 from ...predictions.heights import limits_of
 from ...predictions.segmentation import INSTANCE_OFFSET
-from ...run_files import PICTURES
-from ...threads import Behind
 from ..scene_pictures import LEGEND_ROWS, scene_pictures
 from . import order
 

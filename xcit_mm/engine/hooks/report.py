@@ -12,14 +12,14 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ... import mmcv_ops
-from ...console import log_file
-from ...environment import versions
-from ...errors import reason
-from ...files import write_json
-from ...run_files import PICTURES, POINTER, RUN_INFO
+from ...base.console import log_file
+from ...base.environment import versions
+from ...base.errors import reason
+from ...base.files import write_json
+from ...base.run_files import PICTURES, POINTER, RUN_INFO
+from ...base.shipped import commands
 from ...run_report import read_run, write_page
 from ...run_report.tables import metrics_table, notes_of
-from ...shipped import commands
 from ..checkpoints.keep import WholeCheckpointHook
 from ..distributed import unwrapped
 from . import order

@@ -6,7 +6,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ...errors import UserError
+from ...base.errors import UserError
 from ..distributed import unwrapped
 
 

@@ -3,8 +3,8 @@
 from importlib import import_module
 from pathlib import Path
 
-from ...environment import quiet
-from ...errors import UserError, looked_in, reason
+from ...base.environment import quiet
+from ...base.errors import UserError, looked_in, reason
 from ...weights.pickles import UnreadableError
 from ..choices import FORMATS
 from .format import Format, Runtime

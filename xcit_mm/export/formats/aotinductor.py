@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from ...environment import quiet, require
-from ...errors import DependencyError
+from ...base.environment import quiet, require
+from ...base.errors import DependencyError
 from ..graphs.capture import capture
 from .format import Contents, Format, Runtime
 from .program import UnsafeProgramError, is_compiled

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...environment import require
-from ...errors import DependencyError, UserError, one_line, reason
+from ...base.environment import require
+from ...base.errors import DependencyError, UserError, one_line, reason
 from ..graphs.graph import Graph
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...environment import quiet, require
-from ...errors import UserError, one_line, reason
-from ...files import read_regular
+from ...base.environment import quiet, require
+from ...base.errors import UserError, one_line, reason
+from ...base.files import read_regular
 from ..graphs.capture import axes_of, capture
 from ..graphs.deepness import DETECTIONS
 from ..graphs.graph import Graph

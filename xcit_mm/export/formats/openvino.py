@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import numpy as np
 import torch
 
-from ...environment import quiet, require
-from ...errors import UserError, looked_in, one_line
-from ...files import parse_xml, read_regular
+from ...base.environment import quiet, require
+from ...base.errors import UserError, looked_in, one_line
+from ...base.files import parse_xml, read_regular
 from .format import Contents, Format, Runtime
 from .onnx import float_nodes, onnx_model
 

@@ -17,7 +17,7 @@ from zipfile import ZipFile
 import torch
 from torch import Tensor, fx
 
-from ...errors import one_line
+from ...base.errors import one_line
 from ...weights.pickles import UnreadableError
 from ...weights.read import read_records
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from ...environment import quiet, require
+from ...base.environment import quiet, require
 from ..graphs.capture import capture, module_of
 from .format import Contents, Format, Runtime
 from .program import METADATA, is_compiled, read_program

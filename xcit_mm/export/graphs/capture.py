@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from ...environment import quiet
-from ...errors import UserError, reason
+from ...base.environment import quiet
+from ...base.errors import UserError, reason
 from .graph import Graph
 
 AXES = {0: 'batch', 2: 'height', 3: 'width'}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...errors import UserError
+from ...base.errors import UserError
 from ...predictions import SCORE_THR
 from .graph import Graph
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...errors import UserError
+from ...base.errors import UserError
 from .graph import Graph
 
 CANDIDATES = 300  # boxes to compare of a detector that finds no object

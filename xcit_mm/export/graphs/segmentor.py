@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ...errors import UserError
+from ...base.errors import UserError
 from ...network.pyramid import covered_size
 from .graph import Graph
 

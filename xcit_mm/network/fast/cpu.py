@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...device import multiplies_bfloat16
+from ...base.device import multiplies_bfloat16
 from ..rows import ALONE, Rows
 from ..tokens import map_to_tokens, tokens_to_map
 from .recompute import recompute

@@ -12,7 +12,7 @@ import torch
 from mmengine.logging import print_log
 from torch import Tensor, nn
 
-from ...errors import reason
+from ...base.errors import reason
 from .tracing import computed_dtype, without_autocast
 from .unmodified import flat_layers
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...device import multiplies_bfloat16
-from ...errors import ArgumentError
+from ...base.device import multiplies_bfloat16
+from ...base.errors import ArgumentError
 from ..ops.gram import map_of, map_tokens, queries_and_keys
 from ..ops.moments import with_moments
 from ..ops.xca import cross_covariance

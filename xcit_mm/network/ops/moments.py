@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from ...device import widest_dtype
+from ...base.device import widest_dtype
 from ..fast.tracing import is_traced, is_transformed
 
 # On CUDA, products of 16-bit matrices can be returned in float32: PyTorch 2.8 and later.

@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensor
 from triton.compiler.errors import CompilationError
 from triton.runtime import KernelInterface
 
-from ....errors import printable
+from ....base.errors import printable
 
 # The names of arguments that depend on the sizes of images and batches. One compiled kernel serves
 # all of them. Triton would compile another one for multiples of 16, which gains nothing here: the
