@@ -31,10 +31,13 @@ from .base import old_mmengine  # noqa: E402  they need the packages that are ch
 old_mmengine.mend()
 mmcv_ops.install()
 
-from . import datasets, models  # noqa: E402, F401  registers image loaders and preprocessors
+from . import datasets  # noqa: E402, F401  registers image loaders and preprocessors
 from .base.errors import UserError  # noqa: E402
 from .base.version import __version__  # noqa: E402
-from .network import XCiT  # noqa: E402
+from .network import (
+    XCiT,  # noqa: E402
+    models,  # noqa: E402, F401  registers image loaders and preprocessors
+)
 
 environment.BUILT_ON.update(
     mmdet=(
@@ -44,8 +47,8 @@ environment.BUILT_ON.update(
         'xcit_mm.engine.coco_metric',
         'xcit_mm.engine.instance_tta',
         'xcit_mm.engine.panoptic_metric',
-        'xcit_mm.heads.batched_roi_head',
-        'xcit_mm.heads.batched_rpn_head',
+        'xcit_mm.network.heads.batched_roi_head',
+        'xcit_mm.network.heads.batched_rpn_head',
         'xcit_mm.large_images.geojson_dataset',
         'xcit_mm.large_images.scene_transforms',
         'xcit_mm.large_images.scene_windows',
@@ -57,9 +60,9 @@ environment.BUILT_ON.update(
         'xcit_mm.engine.iou_metric',
         'xcit_mm.large_images.scene_transforms',
         'xcit_mm.large_images.scene_windows',
-        'xcit_mm.models.aligned_segmentors',
-        'xcit_mm.models.height_head',
-        'xcit_mm.models.height_losses',
+        'xcit_mm.network.models.aligned_segmentors',
+        'xcit_mm.network.models.height_head',
+        'xcit_mm.network.models.height_losses',
     ),
     mmengine=(
         'xcit_mm.datasets.image_folders',
@@ -73,8 +76,8 @@ environment.BUILT_ON.update(
         'xcit_mm.engine.accuracy_metric',
         'xcit_mm.engine.knn_metric',
         'xcit_mm.large_images.unlabeled_windows',
-        'xcit_mm.models.image_classifier',
-        'xcit_mm.models.self_distillation',
+        'xcit_mm.network.models.image_classifier',
+        'xcit_mm.network.models.self_distillation',
     ),
 )
 _LOADED_LATER = {

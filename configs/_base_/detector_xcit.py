@@ -7,8 +7,8 @@ custom_imports = dict(
         'xcit_mm.datasets.panoptic',
         'xcit_mm.engine.coco_metric',
         'xcit_mm.engine.panoptic_metric',
-        'xcit_mm.heads.batched_roi_head',
-        'xcit_mm.heads.batched_rpn_head',
+        'xcit_mm.network.heads.batched_roi_head',
+        'xcit_mm.network.heads.batched_rpn_head',
     ]
 )
 default_scope = 'mmdet'

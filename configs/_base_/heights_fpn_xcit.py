@@ -7,9 +7,9 @@ custom_imports = dict(
         'xcit_mm',
         'xcit_mm.datasets.height_dataset',
         'xcit_mm.engine.height_metric',
-        'xcit_mm.models.aligned_segmentors',
-        'xcit_mm.models.height_head',
-        'xcit_mm.models.height_losses',
+        'xcit_mm.network.models.aligned_segmentors',
+        'xcit_mm.network.models.height_head',
+        'xcit_mm.network.models.height_losses',
     ]
 )
 

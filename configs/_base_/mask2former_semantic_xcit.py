@@ -6,7 +6,7 @@ custom_imports = dict(
     imports=[
         'xcit_mm',
         'xcit_mm.engine.iou_metric',
-        'xcit_mm.models.aligned_segmentors',
+        'xcit_mm.network.models.aligned_segmentors',
         'mmdet.models',
     ]
 )

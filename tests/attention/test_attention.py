@@ -17,7 +17,7 @@ from xcit_mm.attention import maps as maps_module
 from xcit_mm.attention.draw import overlay
 from xcit_mm.attention.maps import AttentionProbe, scaled
 from xcit_mm.network.layers import ConvPatchEmbed
-from xcit_mm.weights.names import CLASSIFIER
+from xcit_mm.network.weights.names import CLASSIFIER
 
 
 @pytest.fixture(scope='module')

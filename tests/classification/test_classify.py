@@ -27,8 +27,8 @@ from xcit_mm.classification.published import (
 )
 from xcit_mm.classification.report import labeled_images, report_folder
 from xcit_mm.network.layers import XCA
-from xcit_mm.weights.names import Architecture
-from xcit_mm.weights.timm_classifier import load_classifier
+from xcit_mm.network.weights.names import Architecture
+from xcit_mm.network.weights.timm_classifier import load_classifier
 
 NAME = 'xcit_nano_12_p16_224_dist.pth'
 N12_16 = Architecture(128, 12, 4, 16)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from xcit_mm import UserError
 from xcit_mm.distillation import feature_distillation, module_teacher  # noqa: F401  registered
 from xcit_mm.distillation.feature_losses import LOSSES, of_same_size
-from xcit_mm.models import image_preprocessor  # noqa: F401  registered
+from xcit_mm.network.models import image_preprocessor  # noqa: F401  registered
 
 SCALE = dict(mean=[100.0], std=[50.0])
 

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from xcit_mm import UserError
 from xcit_mm.distillation.module_teacher import ModuleTeacher
 from xcit_mm.distillation.timm_teacher import TimmTeacher
-from xcit_mm.models import ImageXCiT
-from xcit_mm.models.image_preprocessor import ImagePreprocessor
+from xcit_mm.network.models import ImageXCiT
+from xcit_mm.network.models.image_preprocessor import ImagePreprocessor
 
 MEAN, STD = [100.0, 110.0, 120.0], [50.0, 60.0, 70.0]
 PREPROCESSOR = ImagePreprocessor(MEAN, STD)

@@ -16,9 +16,9 @@ from helpers.small_xcit import small_xcit
 from torch import Tensor, nn
 
 from xcit_mm.benchmark.whole_models import _samples, _with_objects
-from xcit_mm.graphs import GraphedModel, graphed_part
-from xcit_mm.graphs.captured import Captured
 from xcit_mm.large_images import passes, stream, stream_backward, workspace
+from xcit_mm.network.graphs import GraphedModel, graphed_part
+from xcit_mm.network.graphs.captured import Captured
 
 pytestmark = [
     pytest.mark.gpu,

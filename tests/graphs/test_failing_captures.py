@@ -6,7 +6,7 @@ from helpers.graph_stand_in import on_cpu
 from helpers.graphed_network import Network, Notes, image, of_network, step
 from torch import Tensor, nn
 
-from xcit_mm.graphs.graphed_part import FULL, NO_MEMORY
+from xcit_mm.network.graphs.graphed_part import FULL, NO_MEMORY
 
 
 class Wait(nn.Module):

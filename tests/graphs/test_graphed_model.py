@@ -8,7 +8,7 @@ from helpers.graph_stand_in import StandIn, on_cpu
 from helpers.graphed_network import Network, Notes, image, of_network, step
 from torch import nn
 
-from xcit_mm.graphs import model_parts
+from xcit_mm.network.graphs import model_parts
 
 
 def test_a_forward_pass_that_is_dropped_does_not_end_the_replays(monkeypatch):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from xcit_mm.benchmark.whole_models import _samples, _with_objects
-from xcit_mm.graphs import GraphedModel
+from xcit_mm.network.graphs import GraphedModel
 
 
 def train(

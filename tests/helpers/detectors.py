@@ -68,8 +68,8 @@ def compute_losses_in_mmdet(monkeypatch: pytest.MonkeyPatch) -> None:
     from mmdet.models.dense_heads import RPNHead
     from mmdet.models.roi_heads import StandardRoIHead
 
-    from xcit_mm.heads.batched_roi_head import BatchedRoIHead
-    from xcit_mm.heads.batched_rpn_head import BatchedRPNHead
+    from xcit_mm.network.heads.batched_roi_head import BatchedRoIHead
+    from xcit_mm.network.heads.batched_rpn_head import BatchedRPNHead
 
     monkeypatch.setattr(BatchedRoIHead, 'loss', StandardRoIHead.loss)
     monkeypatch.setattr(BatchedRPNHead, 'loss_and_predict', RPNHead.loss_and_predict)

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from huggingface_hub import constants
 
-from xcit_mm.weights.hub import download_model
+from xcit_mm.network.weights.hub import download_model
 
 TOKEN = 'hf_secret0123456789'
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-import xcit_mm.graphs.model_parts
+import xcit_mm.network.graphs.model_parts
 
 
 class StandIn:
@@ -66,5 +66,5 @@ def on_cpu(monkeypatch) -> list[StandIn]:
         stand_ins.append(StandIn())
         return stand_ins[-1]
 
-    monkeypatch.setattr(xcit_mm.graphs.model_parts, 'recorder_for', recorder_for)
+    monkeypatch.setattr(xcit_mm.network.graphs.model_parts, 'recorder_for', recorder_for)
     return stand_ins

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from xcit_mm.graphs import GraphedModel
+from xcit_mm.network.graphs import GraphedModel
 
 
 class Network(nn.Module):

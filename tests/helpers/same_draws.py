@@ -7,7 +7,7 @@ def same_draws(monkeypatch) -> None:
     """Let both sample the candidates with the smallest of common keys."""
     from mmdet.models.task_modules.samplers import RandomSampler
 
-    from xcit_mm.heads import random_samples
+    from xcit_mm.network.heads import random_samples
 
     keys = torch.rand(300_000)
 

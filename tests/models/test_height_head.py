@@ -11,7 +11,7 @@ from xcit_mm.base.environment import require_framework
 from xcit_mm.base.errors import ArgumentError
 
 require_framework('mmseg')
-from xcit_mm.models.height_losses import LabeledL1Loss, LabeledSiLogLoss  # noqa: E402
+from xcit_mm.network.models.height_losses import LabeledL1Loss, LabeledSiLogLoss  # noqa: E402
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from xcit_mm.base.errors import ArgumentError
-from xcit_mm.models.self_distillation import (
+from xcit_mm.network.models.self_distillation import (
     ProjectionHead,
     SelfDistillation,
     dino_loss,

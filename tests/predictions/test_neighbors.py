@@ -11,7 +11,7 @@ from torch.nn.functional import cosine_similarity
 
 from xcit_mm import UserError
 from xcit_mm.engine.knn_metric import KNNMetric
-from xcit_mm.models.self_distillation import SelfDistillation
+from xcit_mm.network.models.self_distillation import SelfDistillation
 from xcit_mm.predictions import neighbors
 from xcit_mm.predictions.neighbors import knn_classify, nearest_neighbors, top_accuracy
 

@@ -10,7 +10,7 @@ import torch
 from helpers.in_process import call_tool
 from helpers.small_xcit import SMALL
 
-from xcit_mm.models.image_xcit import ImageXCiT
+from xcit_mm.network.models.image_xcit import ImageXCiT
 from xcit_mm.probe import linear
 from xcit_mm.probe.linear import linear_scores
 from xcit_mm.probe.published import TABLE_3, published

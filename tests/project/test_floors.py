@@ -34,7 +34,7 @@ FLOORS = [
     'tools',
 ]
 # mmengine's protocol of models wants it: BaseModule.init_weights loads the pretrained weights.
-UPWARDS = [('xcit_mm.network.xcit', 'xcit_mm.weights.pretrained')]
+UPWARDS = [('xcit_mm.network.xcit', 'xcit_mm.network.weights.pretrained')]
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor.split()}
 MODULES = {
     '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__'): path

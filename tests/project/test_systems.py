@@ -18,7 +18,7 @@ from helpers.systems import run, start
 from tools import cli
 from xcit_mm.base.files import valid_name
 from xcit_mm.engine.recipe import PATH
-from xcit_mm.weights.cache import is_url
+from xcit_mm.network.weights.cache import is_url
 
 MODES = ('r', 'w', 'a', 'x', 'r+', 'w+')
 PROGRAM = r"""

@@ -15,7 +15,7 @@ from helpers.small_xcit import SMALL
 from PIL import Image
 
 from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
-from xcit_mm.models.image_xcit import ImageXCiT
+from xcit_mm.network.models.image_xcit import ImageXCiT
 from xcit_mm.retrieval.descriptor_files import Described
 from xcit_mm.retrieval.duplicates import Pair, groups_of
 from xcit_mm.retrieval.picture_match import similarity, small_picture

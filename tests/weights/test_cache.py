@@ -14,9 +14,9 @@ from safetensors.torch import save
 from xcit_mm import UserError, XCiT
 from xcit_mm.base import http
 from xcit_mm.config.load import load_config
-from xcit_mm.weights.cache import cache_path, download
-from xcit_mm.weights.pretrained import download_pretrained, read_all_safely
-from xcit_mm.weights.read import read_checkpoint
+from xcit_mm.network.weights.cache import cache_path, download
+from xcit_mm.network.weights.pretrained import download_pretrained, read_all_safely
+from xcit_mm.network.weights.read import read_checkpoint
 
 MEGABYTE = 2**20
 REAL = ROOT / 'configs/mask_rcnn_xcit_s12_8_3x.py'

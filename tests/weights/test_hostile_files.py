@@ -18,7 +18,7 @@ from helpers.pickles import assert_same, records, saved, zipped
 from mmengine.logging import HistoryBuffer
 
 from xcit_mm import UserError
-from xcit_mm.weights.read import read_checkpoint
+from xcit_mm.network.weights.read import read_checkpoint
 
 SECONDS = 60  # for a file; they take a hundredth
 MEMORY = 2**26  # bytes beyond what was used before; the bombs ask for a quarter of a GB and more

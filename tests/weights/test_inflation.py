@@ -7,9 +7,9 @@ from helpers.small_xcit import assert_same_maps, small_xcit
 
 from xcit_mm import UserError
 from xcit_mm.base.errors import ArgumentError
-from xcit_mm.weights.conversion import convert
-from xcit_mm.weights.inflation import STEM, inflate
-from xcit_mm.weights.names import require_same_tensors
+from xcit_mm.network.weights.conversion import convert
+from xcit_mm.network.weights.inflation import STEM, inflate
+from xcit_mm.network.weights.names import require_same_tensors
 
 RGB_MODEL = small_xcit().eval()
 randomize(RGB_MODEL)

@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from xcit_mm import UserError, XCiT
-from xcit_mm.weights.conversion import convert
-from xcit_mm.weights.names import detector_state, model_state, require_same_tensors
+from xcit_mm.network.weights.conversion import convert
+from xcit_mm.network.weights.names import detector_state, model_state, require_same_tensors
 
 
 @pytest.fixture(scope='module')

@@ -16,8 +16,8 @@ from mmengine.logging import HistoryBuffer
 from safetensors.torch import save_file
 
 from xcit_mm import UserError
-from xcit_mm.weights.pretrained import require_file
-from xcit_mm.weights.read import read_checkpoint
+from xcit_mm.network.weights.pretrained import require_file
+from xcit_mm.network.weights.read import read_checkpoint
 
 
 def content() -> dict:

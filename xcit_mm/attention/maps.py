@@ -16,19 +16,19 @@ from torchvision.transforms.functional import normalize, to_tensor
 
 from ..base.device import choose_device
 from ..base.errors import ArgumentError
-from ..models.image_xcit import XCiTTrunk
 from ..network.layers import XCA
+from ..network.models.image_xcit import XCiTTrunk
 from ..network.ops.xca import EPS
 from ..network.tokens import map_to_tokens
-from ..weights.names import (
+from ..network.weights.names import (
     PYRAMID,
     architecture,
     backbone_state,
     model_state,
     require_same_tensors,
 )
-from ..weights.read import read_checkpoint
-from ..weights.timm_classifier import build_classifier, has_class_attention
+from ..network.weights.read import read_checkpoint
+from ..network.weights.timm_classifier import build_classifier, has_class_attention
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, for RGB in 0..1
 CHUNK = 8192  # tokens whose queries and keys are in memory at a time
@@ -55,10 +55,10 @@ class AttentionProbe(nn.Module):
         path: File, URL or ``timm://NAME`` of a classifier or DINO model, which have
             class-attention layers, or of a backbone, detector or segmentor.
         device: Name of a device. None: a GPU if there is one, otherwise the CPU.
-        trusted: See :func:`~xcit_mm.weights.read.read_checkpoint`.
+        trusted: See :func:`~xcit_mm.network.weights.read.read_checkpoint`.
 
     Attributes:
-        architecture: :class:`~xcit_mm.weights.names.Architecture` of the weights.
+        architecture: :class:`~xcit_mm.network.weights.names.Architecture` of the weights.
 
     Raises:
         UserError: If the file cannot be read, is not one of these models, or the device cannot

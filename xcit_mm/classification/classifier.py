@@ -14,11 +14,11 @@ from ..base.progress import ImageProgress
 from ..inference.embedder import image_reader
 from ..inference.image_batches import image_batches
 from ..inference.sources import read_image
-from ..weights.image_network import described_classes, described_images
-from ..weights.inflation import RGB, STEM
-from ..weights.names import architecture
-from ..weights.read import read_checkpoint
-from ..weights.timm_classifier import classifier_in
+from ..network.weights.image_network import described_classes, described_images
+from ..network.weights.inflation import RGB, STEM
+from ..network.weights.names import architecture
+from ..network.weights.read import read_checkpoint
+from ..network.weights.timm_classifier import classifier_in
 from .published import NUM_CLASSES, name_in_release, training_size
 
 
@@ -39,17 +39,17 @@ class Classifier:
     channels they have, and what the classes are called.
 
     Args:
-        checkpoint: See :func:`~xcit_mm.weights.timm_classifier.load_classifier`.
+        checkpoint: See :func:`~xcit_mm.network.weights.timm_classifier.load_classifier`.
         size: Side of the square in pixels. None: the training size according to the file or its
             name, or 224.
         batch_size: Images in a batch.
         workers: Processes that read images. 0: read them in this process.
         device: Name of a device. None: a GPU if there is one, otherwise the CPU.
-        trusted: See :func:`xcit_mm.weights.read.read_checkpoint`.
+        trusted: See :func:`xcit_mm.network.weights.read.read_checkpoint`.
         dtype: See :func:`xcit_mm.load_model`.
 
     Attributes:
-        model: timm's model, see :func:`~xcit_mm.weights.timm_classifier.load_classifier`.
+        model: timm's model, see :func:`~xcit_mm.network.weights.timm_classifier.load_classifier`.
         classes: The names of the classes in a file of our trainings, otherwise an empty list.
         description: The checkpoint, its architecture, parameters and image size, for JSON.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..network.archs import released_name
-from ..weights.names import Architecture
+from ..network.weights.names import Architecture
 
 NUM_CLASSES, NUM_IMAGES = 1000, 50_000  # of ImageNet's validation set
 # Percentage points: figures are rounded to 0.1, and timm's evaluation of the released files

@@ -18,7 +18,7 @@ from ..base.errors import UserError
 from ..base.launchers import was_restarted
 from ..base.run_files import has_checkpoints
 from ..base.shipped import CONFIGS
-from ..weights.pretrained import BACKBONES
+from ..network.weights.pretrained import BACKBONES
 from .aligned_maps import align_maps
 from .image_classes import use_folders_as_classes
 from .image_rules import IMAGES_SCOPE

@@ -1,7 +1,7 @@
 """Edits a config so that predictions on XCiT lie at their pixels in images of any size.
 
 Necks and heads resize maps. This moves a map that reaches beyond the image, or that is not exactly
-twice as large as the next one (:mod:`xcit_mm.models.aligned_segmentors`).
+twice as large as the next one (:mod:`xcit_mm.network.models.aligned_segmentors`).
 """
 
 from math import lcm

@@ -5,8 +5,8 @@ from mmengine.utils import is_seq_of
 
 from ..base.errors import UserError
 from ..network.archs import ARCHS
+from ..network.weights.pretrained import BACKBONES
 from ..network.xcit import NUM_LEVELS
-from ..weights.pretrained import BACKBONES
 from .tree import class_name, typed_nodes
 
 RGB = 3

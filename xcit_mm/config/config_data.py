@@ -20,7 +20,7 @@ from ..base.environment import require, require_framework
 from ..base.errors import UserError, one_line, reason
 from ..base.files import read_regular
 from ..base.version import __version__
-from ..weights.hub import CONFIG, find_file
+from ..network.weights.hub import CONFIG, find_file
 from .tree import class_name, nodes, pipeline_of_test_set, registered_names
 
 FRAMEWORKS = ('mmdet', 'mmseg')

@@ -10,7 +10,7 @@ from ..base.environment import BUILT_ON, require, require_framework
 from ..base.errors import UserError, did_you_mean
 from ..base.launchers import LAUNCHERS
 from ..base.run_files import require_checkpoints
-from ..weights.pretrained import require_file
+from ..network.weights.pretrained import require_file
 from .adapt import AUTO, LOGGERS
 from .channel_rules import check_image_channels, check_map_channels
 from .data_rules import check_classes, check_data

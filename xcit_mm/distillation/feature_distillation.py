@@ -8,8 +8,8 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..base.errors import ArgumentError, UserError
-from ..models.image_xcit import ImageFeatures
-from ..weights.image_network import CLASS_ATTENTION
+from ..network.models.image_xcit import ImageFeatures
+from ..network.weights.image_network import CLASS_ATTENTION
 from .feature_losses import LOSSES, mean_cosine, of_same_size
 from .teacher import Teacher
 

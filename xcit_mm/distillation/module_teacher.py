@@ -7,18 +7,18 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..base.errors import ArgumentError, UserError
-from ..models import ImageXCiT
 from ..network import XCiT
-from ..weights.image_network import described_images
-from ..weights.inflation import RGB
-from ..weights.names import (
+from ..network.models import ImageXCiT
+from ..network.weights.image_network import described_images
+from ..network.weights.inflation import RGB
+from ..network.weights.names import (
     backbone_state,
     image_state,
     model_state,
     require_same_tensors,
     without_prefix,
 )
-from ..weights.read import read_checkpoint
+from ..network.weights.read import read_checkpoint
 from .teacher import NO_MAP, Teacher
 
 
@@ -41,7 +41,7 @@ class ModuleTeacher(Teacher):
         channels: See :class:`.Teacher`.
         num_prefix_tokens: The number of tokens before the tokens of the map.
         license_note: The license of the weights.
-        trusted: See :func:`~xcit_mm.weights.read.read_checkpoint`.
+        trusted: See :func:`~xcit_mm.network.weights.read.read_checkpoint`.
 
     Raises:
         UserError: If the file does not contain exactly the weights of the module.

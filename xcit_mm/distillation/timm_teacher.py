@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from ..base.environment import require
 from ..base.errors import ArgumentError, UserError, did_you_mean, reason
-from ..weights.names import model_state, require_finite
-from ..weights.read import read_checkpoint
+from ..network.weights.names import model_state, require_finite
+from ..network.weights.read import read_checkpoint
 from .teacher import NO_MAP, Teacher
 
 PIXEL_MAX = 255  # timm's mean and std are for values up to 1
@@ -32,7 +32,7 @@ class TimmTeacher(Teacher):
         std: The standard deviations of red, green and blue. Default: timm's values, times 255.
         channels: See :class:`.Teacher`.
         license_note: The license of the weights. Default: the license that timm names.
-        trusted: See :func:`~xcit_mm.weights.read.read_checkpoint`.
+        trusted: See :func:`~xcit_mm.network.weights.read.read_checkpoint`.
         arguments: Other arguments for ``timm.create_model``, such as ``num_classes=0`` for a file
             without a classification head.
 

@@ -17,10 +17,10 @@ from ..base.errors import UserError
 from ..config.aligned_maps import align_maps
 from ..config.channel_rules import check_image_channels
 from ..config.config_errors import config_errors
-from ..models import ImageXCiT
 from ..network import XCiT
-from ..weights.names import HEAD, detector_state, model_state
-from ..weights.pretrained import read_all_safely
+from ..network.models import ImageXCiT
+from ..network.weights.names import HEAD, detector_state, model_state
+from ..network.weights.pretrained import read_all_safely
 
 FRAMEWORKS = ('mmdet', 'mmseg')
 

@@ -12,7 +12,7 @@ from ..base.environment import versions
 from ..base.errors import one_line
 from ..base.processes import digest_of_file, shortened
 from ..config.tree import class_name, leaf_datasets, leaves
-from ..weights.cache import is_url
+from ..network.weights.cache import is_url
 from .checkpoints.regroup import SPEED_OPTIONS
 
 # Names of values that change how the data is loaded, not what is loaded.

@@ -11,8 +11,8 @@ from ..config.adapt import adapt_for_test, adapt_for_training
 from ..config.config_errors import config_errors
 from ..config.load import load_config
 from ..config.rules import check
+from ..network.weights.pretrained import download_pretrained, read_all_safely
 from ..run_report.tables import write_metrics
-from ..weights.pretrained import download_pretrained, read_all_safely
 from .run_lock import run_lock
 from .runner import build_runner
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from ..base.device import dtype_name
 from ..base.errors import DependencyError, UserError
-from ..graphs import GraphedModel
 from ..network.fast.unmodified import CONVOLUTIONS, is_unmodified
+from ..network.graphs import GraphedModel
 from .fpn import fuse_fpn
 from .heads import fold_batch_norms, fuse_roi_extractors
 from .precision import compute_in, widen_heads
@@ -83,7 +83,7 @@ class FusedCopy:
 
     With ``compiled``, ``torch.compile`` compiles the backbone and the neck of the copy for images
     of any size at the first prediction. On a CPU, this needs a C++ compiler. With ``graphs``,
-    sizes of batches that come again replay CUDA graphs (:mod:`xcit_mm.graphs`).
+    sizes of batches that come again replay CUDA graphs (:mod:`xcit_mm.network.graphs`).
     """
 
     def __init__(self, dtype: torch.dtype, compiled: bool = False, graphs: bool = False) -> None:

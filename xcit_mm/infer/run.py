@@ -46,9 +46,9 @@ from ..inference.written import STORE, Output, is_output, only_writer, require_k
 from ..large_images.large_predictions import LargePrediction
 from ..large_images.output_options import OutputOptions
 from ..large_images.predict_large import LargeOptions, check_options, described, predict_large
+from ..network.weights.cache import is_url
 from ..predictions import SCORE_THR, Detections
 from ..scenes.open_image import image_size
-from ..weights.cache import is_url
 from .summary import Predicted, in_few_words, print_summary
 
 # Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24

@@ -39,7 +39,7 @@ def segment(model: nn.Module, data: dict[str, Any]) -> list[Tensor]:
     inference are
     left to mmseg.
     """
-    from ..models.aligned_segmentors import AlignedSegmentor
+    from ..network.models.aligned_segmentors import AlignedSegmentor
 
     is_whole = (
         has_unmodified_head(model)

@@ -17,10 +17,10 @@ from ..base.errors import ArgumentError, UserError
 from ..base.progress import ImageProgress
 from ..datasets.image_transforms import CenterSquare, to_tensor
 from ..datasets.multiband import LoadMultiband
-from ..models.image_preprocessor import ImagePreprocessor
-from ..models.image_xcit import ImageFeatures, ImageXCiT
-from ..weights.image_network import load_image_network
-from ..weights.inflation import RGB
+from ..network.models.image_preprocessor import ImagePreprocessor
+from ..network.models.image_xcit import ImageFeatures, ImageXCiT
+from ..network.weights.image_network import load_image_network
+from ..network.weights.inflation import RGB
 from .image_batches import image_batches
 from .sources import to_bands, to_rgb
 
@@ -89,11 +89,11 @@ class Embedder:
     other files of three channels, it is ImageNet's.
 
     Args:
-        checkpoint: See :func:`~xcit_mm.weights.image_network.load_image_network`.
+        checkpoint: See :func:`~xcit_mm.network.weights.image_network.load_image_network`.
         device: Name of a device. None: a GPU if there is one, otherwise the CPU.
         dtype: See :func:`xcit_mm.load_model`.
         size: Pixels, see ``fit``. None: the size in the file, or 224.
-        trusted: See :func:`~xcit_mm.weights.read.read_checkpoint`.
+        trusted: See :func:`~xcit_mm.network.weights.read.read_checkpoint`.
         mean, std: Of each channel, or one for all, in the order of the network. They replace those
             of the file, and a file of other channels than three that has none needs them.
         fit: 'square' cuts the central square of ``size`` pixels out of the image, whose shorter

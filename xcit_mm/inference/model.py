@@ -33,13 +33,13 @@ from ..fusion import FusedCopy
 from ..large_images.large_predictions import LargePrediction
 from ..large_images.predict_large import LargeOptions, predict_large
 from ..large_images.segment import predicts_heights
+from ..network.weights.hub import is_folder
+from ..network.weights.names import require_same_tensors
+from ..network.weights.pretrained import require_file
+from ..network.weights.read import read_checkpoint
 from ..predictions import Detections, Heights, Segmentation
 from ..predictions.class_names import check_names, classes_and_palette, names_classes
 from ..predictions.drawing import Color
-from ..weights.hub import is_folder
-from ..weights.names import require_same_tensors
-from ..weights.pretrained import require_file
-from ..weights.read import read_checkpoint
 from .chunked import free_backbone_maps, segment
 from .sources import to_bands, to_rgb
 

@@ -17,9 +17,9 @@ from ..base.progress import ImageProgress
 from ..datasets.decode import MAX_BYTES as MAX_FILE_BYTES
 from ..datasets.decode import BadImageError, decode, rgb_of
 from ..datasets.multiband import LoadMultiband
+from ..network.weights.cache import is_url
 from ..scenes.open_image import needs_windows
 from ..scenes.zarr_metadata import is_zarr
-from ..weights.cache import is_url
 from .folders import VIDEOS, Folder
 from .video import read_video
 

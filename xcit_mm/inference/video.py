@@ -10,7 +10,7 @@ import numpy as np
 from ..base.environment import variables
 from ..base.errors import UserError, looked_in
 from ..base.files import put_in_place
-from ..weights.cache import is_url
+from ..network.weights.cache import is_url
 
 # The containers that FFmpeg may open. FFmpeg looks at the content, not at the name: a playlist that
 # is called .mp4 would make it read any other file of this machine.

@@ -24,10 +24,10 @@ from ..base.files import (
 from ..base.locks import is_there, open_lock, try_lock, unlocking
 from ..large_images.large_predictions import LargeDetections, LargeHeights, LargePrediction
 from ..large_images.output_options import DEFAULT_OUTPUT, OutputOptions
+from ..network.weights.cache import is_url
 from ..predictions import Detections, Heights, Segmentation
 from ..predictions.class_names import category_ids
 from ..predictions.drawing import BLACK
-from ..weights.cache import is_url
 from .model import Model, Prediction
 from .sources import Frame
 from .video import write_video

@@ -58,7 +58,7 @@ def require_trainable_detector(model: nn.Module) -> None:
     from mmdet.models.roi_heads import CascadeRoIHead, StandardRoIHead
     from mmdet.models.task_modules import MaxIoUAssigner
 
-    from ..heads.batched_roi_head import BatchedRoIHead
+    from ..network.heads.batched_roi_head import BatchedRoIHead
 
     with_rois = isinstance(model, TwoStageDetector)
     head = getattr(model, 'rpn_head' if with_rois else 'bbox_head', model)

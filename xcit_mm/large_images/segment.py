@@ -34,7 +34,7 @@ def has_unmodified_head(model: nn.Module) -> bool:
     from mmseg.models.decode_heads.decode_head import BaseDecodeHead
     from mmseg.models.segmentors import DepthEstimator, EncoderDecoder
 
-    from ..models.aligned_segmentors import AlignedDepthEstimator, AlignedEncoderDecoder
+    from ..network.models.aligned_segmentors import AlignedDepthEstimator, AlignedEncoderDecoder
 
     aligned = AlignedEncoderDecoder, AlignedDepthEstimator
     if type(model) not in (*aligned, EncoderDecoder, DepthEstimator):
@@ -48,7 +48,7 @@ def has_unmodified_head(model: nn.Module) -> bool:
 
 def require_segmentor(model: nn.Module, remedy: str = 'use --sliced') -> None:
     """Refuse a segmentor whose labels depend on more than the maps of its head."""
-    from ..models.aligned_segmentors import AlignedSegmentor
+    from ..network.models.aligned_segmentors import AlignedSegmentor
 
     if not (isinstance(model, AlignedSegmentor) and has_unmodified_head(model)):
         kind = type(getattr(model, 'decode_head', model)).__name__

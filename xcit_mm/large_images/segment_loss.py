@@ -48,7 +48,7 @@ def require_streamable_losses(model: nn.Module) -> None:
     """
     from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 
-    from ..models.aligned_segmentors import AlignedEncoderDecoder
+    from ..network.models.aligned_segmentors import AlignedEncoderDecoder
 
     if type(model) is not AlignedEncoderDecoder:
         raise _not_streamed(f'{type(model).__name__} is not an AlignedEncoderDecoder', REMEDY)

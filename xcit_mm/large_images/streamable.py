@@ -4,10 +4,10 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..base.errors import ArgumentError
-from ..models.image_xcit import ImageXCiT
 from ..network import XCiT
 from ..network.fast.unmodified import PYTORCH_LAYERS, flat_layers, is_known_block, is_unmodified
 from ..network.layers import LPI, XCA, XCABlock
+from ..network.models.image_xcit import ImageXCiT
 
 
 def require_streamable(backbone: nn.Module) -> None:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..base.geometry import Window
-from ..models.class_attention import ClassAttention
-from ..models.image_xcit import ImageXCiT, XCiTTrunk
+from ..network.models.class_attention import ClassAttention
+from ..network.models.image_xcit import ImageXCiT, XCiTTrunk
 from ..network.ops.moments import widened
 from .passes import Image, Passes
 from .workspace import Demand, Workspace

@@ -46,7 +46,7 @@ class XCiT(BaseModule):
         out_norm: Whether a LayerNorm normalizes the channels of each map, as in ResT's RetinaNet
             (arXiv 2105.13677, appendix).
         in_channels: Channels of the images. Weights of RGB images are adapted to them when they
-            are loaded (see :func:`xcit_mm.weights.inflation.inflate`).
+            are loaded (see :func:`xcit_mm.network.weights.inflation.inflate`).
         norm_eval: Whether BatchNorm stays in evaluation mode in training: it normalizes with its
             running statistics and does not update them, as in fine-tuning on few images.
         pad_maps: Whether the maps cover the image extended to a multiple of 32 pixels, so that a
@@ -128,7 +128,7 @@ class XCiT(BaseModule):
     def init_weights(self) -> None:
         """Load the weights that ``init_cfg`` names. The runner calls this once."""
         if self.init_cfg is not None and self.init_cfg.get('type') == 'Pretrained':
-            from ..weights.pretrained import load_pretrained
+            from .weights.pretrained import load_pretrained
 
             cfg = self.init_cfg
             load_pretrained(self, cfg.get('checkpoint'), cfg.get('trusted', False), cfg.get('rgb'))

@@ -11,9 +11,9 @@ from pathlib import Path
 from ..base.errors import UserError, reason
 from ..inference import Model
 from ..network import XCiT
+from ..network.weights.hub import HUB
+from ..network.weights.names import architecture
 from ..run_report.titles import KINDS, OF_CLASS, title
-from ..weights.hub import HUB
-from ..weights.names import architecture
 
 LIBRARY = 'xcit_mm'
 # The tasks of the hub.

@@ -13,10 +13,10 @@ from ..datasets.tiff_bands import MAX_VALUES
 from ..inference.embedder import Embedder
 from ..large_images.normalized import NormalizedImage
 from ..large_images.streamed_features import StreamedFeatures
-from ..models.image_preprocessor import ImagePreprocessor
+from ..network.models.image_preprocessor import ImagePreprocessor
 from ..network.tokens import map_to_tokens
+from ..network.weights.cache import is_url
 from ..scenes.open_image import BY_WINDOWS, image_size, needs_windows, open_image, suffix_of
-from ..weights.cache import is_url
 from .ranking import Box
 
 NATIVE = 'native'

@@ -9,7 +9,7 @@ refuses all others.
 import pickletools
 from typing import Any
 
-from ..weights.pickles import EMPTY_ARRAYS, VALIDATED, UnreadableError, UnsafeClassError
+from ..network.weights.pickles import EMPTY_ARRAYS, VALIDATED, UnreadableError, UnsafeClassError
 
 # Functions that create NumPy arrays and numbers, and Python's bytes in protocols up to 2.
 MAKERS = {

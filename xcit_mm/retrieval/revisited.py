@@ -8,7 +8,7 @@ import numpy as np
 
 from ..base.errors import UserError, one_line, reason
 from ..base.files import read_regular
-from ..weights.pickles import UnreadableError
+from ..network.weights.pickles import UnreadableError
 from .plain_pickle import read_plain
 from .ranking import Benchmark, Box, Judgment
 

@@ -9,7 +9,7 @@ import numpy as np
 from ..base.errors import UserError
 from ..base.files import open_regular
 from ..base.geometry import Window, overlap
-from ..weights.cache import is_url
+from ..network.weights.cache import is_url
 from .image_source import PREDICTED, ImageSource
 from .image_views import ImageView
 from .no_data import has_data

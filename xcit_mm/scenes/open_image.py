@@ -17,7 +17,7 @@ from ..base.errors import ArgumentError, UserError, looked_in, reason
 from ..base.files import open_regular
 from ..datasets.decode import size_of
 from ..datasets.tiff_bands import turns_of
-from ..weights.cache import is_url
+from ..network.weights.cache import is_url
 from .arrays import Array, mapped
 from .image_source import ImageSource
 from .levels import require_level

@@ -13,7 +13,7 @@ from ..base.errors import ArgumentError, UserError
 from ..base.geometry import Window, whole
 from ..base.processes import digest_of_file
 from ..datasets.places import incomplete
-from ..weights.cache import is_url
+from ..network.weights.cache import is_url
 from .crops import CroppedImage, window_of
 from .image_source import ImageSource
 from .image_views import RGBImage

@@ -14,9 +14,9 @@ from ...base.errors import UserError, reason
 from ...base.files import write_whole
 from ...base.processes import cpu_group, digest_of_file, require_same
 from ...base.run_files import has_checkpoints
+from ...network.weights.names import modules_of, require_same_tensors
+from ...network.weights.read import read_checkpoint
 from ...predictions.class_names import check_names
-from ...weights.names import modules_of, require_same_tensors
-from ...weights.read import read_checkpoint
 from ..build_model import weights_for, without_other_heads
 from ..distributed import unwrapped
 from .newest import newest_checkpoint
@@ -94,7 +94,7 @@ class CheckpointedRunner(Runner):
         strict: bool = False,
         revise_keys: list | None = None,
     ) -> dict[str, Any]:
-        """Load the weights of a detector or segmentor, in any layout of :mod:`xcit_mm.weights`.
+        """Load the weights of a detector or segmentor, in any layout of :mod:`xcit_mm.network.weights`.
 
         - A run that resumes requires every tensor, and the state of the training.
         - A test, and a training run with ``strict``, require every tensor.

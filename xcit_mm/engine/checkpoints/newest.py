@@ -4,8 +4,8 @@ from pathlib import Path
 
 from ...base.errors import UserError
 from ...base.run_files import CHECKPOINTS, newest_first
-from ...weights.names import model_state, require_finite
-from ...weights.read import read_checkpoint
+from ...network.weights.names import model_state, require_finite
+from ...network.weights.read import read_checkpoint
 from .training_state import require_training_state
 
 

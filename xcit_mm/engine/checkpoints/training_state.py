@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...base.errors import UserError, one_line
 from ...config.tree import nodes
-from ...weights.names import require_same_tensors
+from ...network.weights.names import require_same_tensors
 from ..distributed import unwrapped
 from ..recipe import changed_places, listed_changes, recipe_of
 from .regroup import regroup

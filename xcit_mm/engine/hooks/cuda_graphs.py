@@ -7,7 +7,7 @@ from mmengine.model import MMDistributedDataParallel, is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ...graphs import MAX_SIZES, GraphedModel
+from ...network.graphs import MAX_SIZES, GraphedModel
 from ..distributed import unwrapped
 from . import order
 from .leave_out_padding import LeaveOutPaddingHook
@@ -18,7 +18,7 @@ class GraphsHook(Hook):
     """Replay CUDA graphs of backbone, neck and dense heads in the steps of a training.
 
     Each size of a batch is captured the second time that it comes. ``graphs=True`` in a config, or
-    ``tools/train.py --graphs``, adds this hook. See :class:`~xcit_mm.graphs.GraphedModel`.
+    ``tools/train.py --graphs``, adds this hook. See :class:`~xcit_mm.network.graphs.GraphedModel`.
 
     Args:
         max_sizes: The largest number of sizes that are captured at a time.

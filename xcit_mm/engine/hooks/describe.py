@@ -7,7 +7,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ...config.tree import split_datasets
-from ...weights.image_network import IMAGES
+from ...network.weights.image_network import IMAGES
 from ..distributed import unwrapped
 
 

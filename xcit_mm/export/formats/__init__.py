@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ...base.environment import quiet
 from ...base.errors import UserError, looked_in, reason
-from ...weights.pickles import UnreadableError
+from ...network.weights.pickles import UnreadableError
 from ..choices import FORMATS
 from .format import Format, Runtime
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, fx
 
 from ...base.errors import one_line
-from ...weights.pickles import UnreadableError
-from ...weights.read import read_records
+from ...network.weights.pickles import UnreadableError
+from ...network.weights.read import read_records
 
 METADATA = 'metadata.json'  # in the archive
 COMPILED = '/aotinductor/'

@@ -15,7 +15,7 @@ class SegmentorGraph(Graph):
     NARROW = ('backbone', 'neck', 'decode_head')
 
     def __init__(self, model: nn.Module) -> None:
-        from ...models.aligned_segmentors import AlignedSegmentor  # needs mmseg
+        from ...network.models.aligned_segmentors import AlignedSegmentor  # needs mmseg
 
         super().__init__(model)
         self.is_aligned = isinstance(model, AlignedSegmentor)

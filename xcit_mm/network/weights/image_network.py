@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from ..base.errors import UserError
+from ...base.errors import UserError
 from ..models.image_xcit import ImageXCiT, XCiTTrunk
 from .inflation import STEM
 from .names import (
@@ -46,7 +46,7 @@ def load_image_network(path: str | Path, trusted: bool = False) -> ImageNetwork:
     Args:
         path: A file, a URL or ``timm://NAME``: a classifier, a DINO model, a distilled model, a
             backbone, a detector or a segmentor.
-        trusted: See :func:`~xcit_mm.weights.read.read_checkpoint`.
+        trusted: See :func:`~xcit_mm.network.weights.read.read_checkpoint`.
 
     Raises:
         UserError: If the file cannot be read, is not exactly an XCiT, or describes its images with

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from ..base.errors import UserError, reason
-from ..base.files import require_writable_file, write_whole
+from ...base.errors import UserError, reason
+from ...base.files import require_writable_file, write_whole
 from .inflation import RGB, inflate
 from .names import HEAD, architecture, backbone_state, detector_state, model_state, require_finite
 from .read import read_checkpoint
@@ -23,7 +23,7 @@ def convert(
 
     ``target`` is a new file with ``{'state_dict': ...}`` of the whole detector or segmentor, or of
     the backbone if the source is a classifier or a DINO model. With ``in_channels``, weights
-    for RGB are adapted (see :func:`~xcit_mm.weights.inflation.inflate`).
+    for RGB are adapted (see :func:`~xcit_mm.network.weights.inflation.inflate`).
 
     Returns:
         A sentence on what was written.

@@ -6,7 +6,7 @@ from mmseg.models.decode_heads import FPNHead, VPDDepthHead
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..base.errors import ArgumentError
+from ...base.errors import ArgumentError
 
 
 @MODELS.register_module()

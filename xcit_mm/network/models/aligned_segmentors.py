@@ -19,8 +19,8 @@ from mmseg.utils import add_prefix
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..network.ops.moments import widened
-from ..network.pyramid import covered_size
+from ..ops.moments import widened
+from ..pyramid import covered_size
 
 
 class AlignedSegmentor:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base.environment import require
-from ..base.errors import UserError, reason
-from ..network.accelerate import accelerate
+from ...base.environment import require
+from ...base.errors import UserError, reason
+from ..accelerate import accelerate
 from .inflation import STEM
 from .names import architecture, model_state, require_same_tensors, without_prefix
 from .read import read_checkpoint
@@ -20,7 +20,7 @@ def load_classifier(path: str | Path, trusted: bool = False) -> nn.Module:
 
     Args:
         path: File, URL or ``timm://NAME``.
-        trusted: See :func:`~xcit_mm.weights.read.read_checkpoint`.
+        trusted: See :func:`~xcit_mm.network.weights.read.read_checkpoint`.
 
     Returns:
         timm's ``Xcit`` in evaluation mode, with the blocks of :func:`.accelerate`. It

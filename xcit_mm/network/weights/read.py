@@ -10,9 +10,9 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile
 import torch
 from torch import Tensor
 
-from ..base.environment import require
-from ..base.errors import DependencyError, UserError, looked_in, reason
-from ..base.files import open_regular
+from ...base.environment import require
+from ...base.errors import DependencyError, UserError, looked_in, reason
+from ...base.files import open_regular
 from .cache import PICKLE_START, START, download, is_safetensors, is_url
 from .hub import find_file, is_folder
 from .pickles import ALIAS, VALIDATED, UnreadableError, checked_pickle

@@ -19,7 +19,7 @@ import torch
 from mmengine.logging import HistoryBuffer
 from torch import Tensor
 
-from ..base.errors import one_line
+from ...base.errors import one_line
 
 ALIAS = 'xcit_mm.'  # in front of the names of VALIDATED, under which nobody else registers anything
 # A value that is used again may be copied there. All such copies may take ROOM bytes, and GROWTH

@@ -7,10 +7,10 @@ import torch
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..base.errors import ArgumentError
-from ..network.archs import ARCHS, resolve_arch
-from ..network.tokens import map_to_tokens
-from ..network.xcit import NUM_LEVELS, XCiT, init_linear
+from ...base.errors import ArgumentError
+from ..archs import ARCHS, resolve_arch
+from ..tokens import map_to_tokens
+from ..xcit import NUM_LEVELS, XCiT, init_linear
 from .class_attention import ClassAttentionBlock
 
 NUM_CLASS_LAYERS = 2  # in all published models

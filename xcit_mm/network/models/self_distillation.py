@@ -18,8 +18,8 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..base.errors import ArgumentError
-from ..network.xcit import init_linear
+from ...base.errors import ArgumentError
+from ..xcit import init_linear
 
 NUM_GLOBAL = 2  # number of crops for the teacher
 

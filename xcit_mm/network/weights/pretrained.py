@@ -10,7 +10,7 @@ from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
 from torch import nn
 
-from ..base.errors import UserError, did_you_mean, looked_in
+from ...base.errors import UserError, did_you_mean, looked_in
 from ..models import ImageXCiT
 from .cache import download, is_url
 from .hub import HUB, find_file, is_folder
@@ -43,7 +43,7 @@ def load_pretrained(
     The file must hold exactly the tensors of this backbone. Only the pyramid and the norms after it
     may be missing, or in an ``ImageXCiT`` the class attention and the head. Otherwise a UserError
     is raised, and the backbone is unchanged. Weights for RGB fit a backbone with other
-    ``in_channels``: see :func:`~xcit_mm.weights.inflation.inflate`.
+    ``in_channels``: see :func:`~xcit_mm.network.weights.inflation.inflate`.
     """
     if not path:
         raise UserError("init_cfg=dict(type='Pretrained', checkpoint=...) names no checkpoint")

@@ -7,9 +7,9 @@ from pathlib import Path
 from filelock import FileLock
 from mmengine.runner.checkpoint import _get_mmengine_home
 
-from ..base.errors import UserError
-from ..base.files import valid_name, writing_to
-from ..base.http import fetch
+from ...base.errors import UserError
+from ...base.files import valid_name, writing_to
+from ...base.http import fetch
 
 START = 16  # bytes that show what a file is
 ZIP_START = b'PK'  # of a file of torch.save

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..base.errors import ArgumentError, UserError
+from ...base.errors import ArgumentError, UserError
 
 STEM = 'patch_embed.proj.0.0.weight'  # of the first convolution, (C, channels, 3, 3)
 RGB = 3

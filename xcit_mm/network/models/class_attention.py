@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..network.layers import Mlp
+from ..layers import Mlp
 
 
 class ClassAttention(nn.Module):

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..base.errors import UserError, one_line
-from ..network.archs import ARCHS, PATCH_SIZES
+from ...base.errors import UserError, one_line
+from ..archs import ARCHS, PATCH_SIZES
 from .inflation import RGB, STEM
 
 WRAPPERS = ('state_dict', 'model', 'teacher', 'student')

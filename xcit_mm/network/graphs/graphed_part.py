@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from ..base.errors import is_out_of_memory, reason
+from ...base.errors import is_out_of_memory, reason
 from .captured import Captured, CaptureError, Pass
 from .flat_gradients import Gradients
 from .recorder import Recorder

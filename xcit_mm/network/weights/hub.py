@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..base.environment import require
-from ..base.errors import UserError, looked_in, one_line, reason
-from ..base.files import is_disk_full, write_whole
-from ..base.shipped import find_config
+from ...base.environment import require
+from ...base.errors import UserError, looked_in, one_line, reason
+from ...base.files import is_disk_full, write_whole
+from ...base.shipped import find_config
 
 HUB = 'hf://'
 CONFIG = 'config.json'

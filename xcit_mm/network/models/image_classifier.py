@@ -10,8 +10,8 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..base.environment import require
-from ..base.errors import ArgumentError, UserError
+from ...base.environment import require
+from ...base.errors import ArgumentError, UserError
 
 
 @MODELS.register_module()
