@@ -14,10 +14,10 @@ from helpers.random_weights import DETECTOR, SEGMENTOR
 
 from xcit_mm import UserError
 from xcit_mm.base.environment import require_framework
+from xcit_mm.config.build_model import build_model
 from xcit_mm.config.config_data import KEYS, describe, read_description
 from xcit_mm.config.load import load_config
 from xcit_mm.config.tree import pipeline_of_test_set
-from xcit_mm.engine.build_model import build_model
 
 NAMES = ('mask_rcnn', 'cascade_mask_rcnn', 'dino', 'mask2former_panoptic', 'mask2former_semantic')
 CONFIGS = [f'configs/{name}_xcit_n12_16_shapes.py' for name in (*NAMES, 'sem_fpn', 'heights')]

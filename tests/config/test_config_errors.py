@@ -17,9 +17,9 @@ from mmengine.hooks import Hook
 from mmengine.registry import MODELS
 
 from xcit_mm.base.errors import ConfigError, UserError
+from xcit_mm.config.build_model import build_model
 from xcit_mm.config.config_errors import config_errors
 from xcit_mm.config.load import load_config
-from xcit_mm.engine.build_model import build_model
 from xcit_mm.engine.hooks.interrupt import SIGNALS
 
 DETECTOR, SEGMENTOR, DINO, MASK2FORMER = (

@@ -10,9 +10,9 @@ from mmengine.registry import OPTIM_WRAPPERS
 from torch import nn
 
 from xcit_mm import UserError, XCiT
+from xcit_mm.config.build_model import build_model
 from xcit_mm.config.load import load_config
 from xcit_mm.config.rules import check_recipe
-from xcit_mm.engine.build_model import build_model
 from xcit_mm.network.archs import ARCHS
 
 

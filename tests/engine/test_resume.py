@@ -23,7 +23,7 @@ from xcit_mm import UserError
 from xcit_mm.base import environment
 from xcit_mm.base.errors import Interrupted
 from xcit_mm.base.run_files import require_checkpoints
-from xcit_mm.engine.build_model import without_other_heads
+from xcit_mm.config.build_model import without_other_heads
 from xcit_mm.engine.checkpoints.newest import newest_checkpoint
 from xcit_mm.engine.hooks import interrupt
 

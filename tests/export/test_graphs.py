@@ -17,8 +17,8 @@ from mmengine.registry import MODELS, DefaultScope
 
 from xcit_mm import UserError
 from xcit_mm.base.environment import require
+from xcit_mm.config.build_model import build_model
 from xcit_mm.config.load import load_config
-from xcit_mm.engine.build_model import build_model
 from xcit_mm.export import load_runtime
 from xcit_mm.export.comparison import TOLERANCES, compare
 from xcit_mm.export.formats.format import Contents

@@ -9,8 +9,8 @@ from helpers import ROOT, randomize, relative_error
 from torch import nn
 
 from xcit_mm.base.errors import UserError
+from xcit_mm.config.build_model import build_model
 from xcit_mm.config.load import load_config
-from xcit_mm.engine.build_model import build_model
 from xcit_mm.fusion import FusedCopy, fuse, in_dtype
 from xcit_mm.fusion.winograd import WinogradConv2d
 

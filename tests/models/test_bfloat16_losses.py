@@ -6,8 +6,8 @@ from helpers.random_weights import DETECTOR
 from mmengine.structures import PixelData
 from torch import nn
 
+from xcit_mm.config.build_model import build_model
 from xcit_mm.config.load import load_config
-from xcit_mm.engine.build_model import build_model
 
 UPERNET = 'configs/upernet_xcit_t12_16_160k.py'
 STEPS = 20

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from ..base.environment import require_framework
 from ..base.errors import UserError
 from ..base.shipped import CONFIGS
+from ..config.build_model import build_model
 from ..config.load import load_config
-from ..engine.build_model import build_model
 from ..fusion import fuse
 
 BASES = {

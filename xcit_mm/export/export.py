@@ -13,9 +13,9 @@ from torch import Tensor
 from ..base.environment import quiet
 from ..base.errors import ArgumentError, UserError, reason
 from ..base.files import put_in_place, require_writable_file
+from ..config.build_model import build_model
 from ..config.config_errors import config_errors
 from ..config.load import load_config
-from ..engine.build_model import build_model
 from ..inference import load_model
 from .choices import FORMATS, PARTS, PRECISIONS
 from .comparison import TOLERANCES, Difference, Images, compare, drawn_images, find_images

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from ..base.environment import require
 from ..base.errors import UserError
+from ..config.build_model import build_model
 from ..config.config_errors import config_errors
 from ..config.load import load_config
-from ..engine.build_model import build_model
 from ..network.accelerate import accelerate
 from ..network.archs import released_name
 from ..network.xcit import XCiT

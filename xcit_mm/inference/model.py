@@ -22,12 +22,12 @@ from ..base.device import choose_device, choose_dtype
 from ..base.environment import quiet, require_framework
 from ..base.errors import ArgumentError, UserError, reason
 from ..base.processes import cpu_group, together
+from ..config.build_model import build_model, weights_for
 from ..config.config_errors import config_errors
 from ..config.load import load_config
 from ..config.rules import require_parts
 from ..config.tree import class_name, pipeline_of_test_set
 from ..datasets.multiband import LoadMultiband
-from ..engine.build_model import build_model, weights_for
 from ..engine.same_sizes import groups_of
 from ..fusion import FusedCopy
 from ..large_images.large_predictions import LargePrediction

@@ -17,8 +17,8 @@ from torch import nn
 
 from ..base.environment import quiet
 from ..base.errors import UserError, did_you_mean, reason
+from ..config.build_model import FRAMEWORKS
 from ..config.tree import dicts, leaves, replace_nodes
-from ..engine.build_model import FRAMEWORKS
 
 LEFT_OUT = ('batch_augments', 'pretrained', 'teacher_ckpt')  # downloads, and sizes of images
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from ..base.environment import require_framework
 from ..base.errors import reason
+from ..config.build_model import FRAMEWORKS
 from ..config.tree import nodes
-from ..engine.build_model import FRAMEWORKS
 from ..mmcv_ops import OPERATORS
 from .configs import ZooConfig, family_of, read
 from .operators import operators

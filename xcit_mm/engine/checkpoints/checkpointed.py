@@ -14,10 +14,10 @@ from ...base.errors import UserError, reason
 from ...base.files import write_whole
 from ...base.processes import cpu_group, digest_of_file, require_same
 from ...base.run_files import has_checkpoints
+from ...config.build_model import weights_for, without_other_heads
 from ...network.weights.names import modules_of, require_same_tensors
 from ...network.weights.read import read_checkpoint
 from ...predictions.class_names import check_names
-from ..build_model import weights_for, without_other_heads
 from ..distributed import unwrapped
 from .newest import newest_checkpoint
 from .training_state import fit_training_state

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from ..base.environment import quiet, require, require_framework, require_one_stack
 from ..base.errors import UserError
-from ..config.aligned_maps import align_maps
-from ..config.channel_rules import check_image_channels
-from ..config.config_errors import config_errors
 from ..network import XCiT
 from ..network.models import ImageXCiT
 from ..network.weights.names import HEAD, detector_state, model_state
 from ..network.weights.pretrained import read_all_safely
+from .aligned_maps import align_maps
+from .channel_rules import check_image_channels
+from .config_errors import config_errors
 
 FRAMEWORKS = ('mmdet', 'mmseg')
 
