@@ -9,7 +9,7 @@ from PIL import Image
 
 from xcit_mm import UserError
 from xcit_mm.base.finder import IMAGE_SUFFIXES, LeftOut, find_files, find_spelled, subfolders
-from xcit_mm.datasets.decode import decode
+from xcit_mm.data.transforms.decode import decode
 
 
 def fill(folder: Path, *names: str) -> Path:

@@ -47,9 +47,9 @@ def main() -> None:
         from xcit_mm.base.files import require_writable_file, write_json
         from xcit_mm.config.adapt import adapt
         from xcit_mm.config.load import load_config
-        from xcit_mm.datasets.audit import check_dataset, print_report
-        from xcit_mm.datasets.band_statistics import band_statistics
-        from xcit_mm.datasets.class_frequencies import class_frequencies
+        from xcit_mm.data.audit.audit import check_dataset, print_report
+        from xcit_mm.data.audit.band_statistics import band_statistics
+        from xcit_mm.data.audit.class_frequencies import class_frequencies
     if args.out is not None:
         require_writable_file(args.out)
     cfg = load_config(args.config, args.cfg_options)

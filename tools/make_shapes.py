@@ -63,11 +63,11 @@ def main() -> None:
         parser.error('--context draws images with three bands: leave out --bands')
 
     with cli.imports():
-        from xcit_mm.datasets.context import ContextSpec, make_context
-        from xcit_mm.datasets.mosaic import make_mosaic
-        from xcit_mm.datasets.shape_classes import ClassesSpec, make_classes
-        from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
-        from xcit_mm.datasets.terrain import HeightsSpec, make_height_scene, make_heights
+        from xcit_mm.data.drawings.context import ContextSpec, make_context
+        from xcit_mm.data.drawings.mosaic import make_mosaic
+        from xcit_mm.data.drawings.shape_classes import ClassesSpec, make_classes
+        from xcit_mm.data.drawings.shapes import ShapesSpec, make_shapes
+        from xcit_mm.data.drawings.terrain import HeightsSpec, make_height_scene, make_heights
     drawn = True
     if args.heights and args.mosaic:
         make_height_scene(args.root, args.mosaic, args.seed)

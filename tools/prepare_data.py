@@ -12,7 +12,7 @@ from tools import cli
 
 ROOTS = {'coco': 'data/coco', 'ade20k': 'data/ade'}
 SPLITS = ('train', 'val')
-# The name of each format, and the class in xcit_mm/datasets/importers that reads it.
+# The name of each format, and the class in xcit_mm/data/importers that reads it.
 FORMATS = {
     'voc': ('VOC', 'VocDataset'),
     'yolo': ('YOLO', 'YoloDataset'),
@@ -61,11 +61,11 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     args = parse_arguments()
     with cli.imports():
-        from xcit_mm.datasets.fetch import DATASETS, prepare
-        from xcit_mm.datasets.importers.write_coco import OBJECTS, convert
-        from xcit_mm.datasets.importers.write_panoptic import PANOPTIC
+        from xcit_mm.data.datasets.fetch import DATASETS, prepare
+        from xcit_mm.data.importers.write_coco import OBJECTS, convert
+        from xcit_mm.data.importers.write_panoptic import PANOPTIC
     if args.dataset in FORMATS:
-        module = import_module(f'xcit_mm.datasets.importers.{args.dataset}')
+        module = import_module(f'xcit_mm.data.importers.{args.dataset}')
         dataset = getattr(module, FORMATS[args.dataset][1])(args.source)
         is_panoptic = args.dataset == 'coco_panoptic'
         layout = (PANOPTIC_BASE, PANOPTIC) if is_panoptic else (BASE, OBJECTS)

@@ -31,7 +31,7 @@ from .base import old_mmengine  # noqa: E402  they need the packages that are ch
 old_mmengine.mend()
 mmcv_ops.install()
 
-from . import datasets  # noqa: E402, F401  registers image loaders and preprocessors
+from . import data as datasets  # noqa: E402, F401  registers image loaders and preprocessors
 from .base.errors import UserError  # noqa: E402
 from .base.version import __version__  # noqa: E402
 from .network import (
@@ -41,9 +41,9 @@ from .network import (
 
 environment.BUILT_ON.update(
     mmdet=(
-        'xcit_mm.datasets.coco',
-        'xcit_mm.datasets.draft_resize_with_masks',
-        'xcit_mm.datasets.panoptic',
+        'xcit_mm.data.datasets.coco',
+        'xcit_mm.data.transforms.draft_resize_with_masks',
+        'xcit_mm.data.datasets.panoptic',
         'xcit_mm.engine.coco_metric',
         'xcit_mm.engine.instance_tta',
         'xcit_mm.engine.panoptic_metric',
@@ -54,8 +54,8 @@ environment.BUILT_ON.update(
         'xcit_mm.large_images.scene_windows',
     ),
     mmseg=(
-        'xcit_mm.datasets.height_dataset',
-        'xcit_mm.datasets.segmentation_folders',
+        'xcit_mm.data.datasets.height_dataset',
+        'xcit_mm.data.datasets.segmentation_folders',
         'xcit_mm.engine.height_metric',
         'xcit_mm.engine.iou_metric',
         'xcit_mm.large_images.scene_transforms',
@@ -65,11 +65,11 @@ environment.BUILT_ON.update(
         'xcit_mm.network.models.height_losses',
     ),
     mmengine=(
-        'xcit_mm.datasets.image_folders',
-        'xcit_mm.datasets.image_transforms',
-        'xcit_mm.datasets.multi_crop',
-        'xcit_mm.datasets.timm_augment',
-        'xcit_mm.datasets.unlabeled_images',
+        'xcit_mm.data.datasets.image_folders',
+        'xcit_mm.data.transforms.image_transforms',
+        'xcit_mm.data.transforms.multi_crop',
+        'xcit_mm.data.transforms.timm_augment',
+        'xcit_mm.data.datasets.unlabeled_images',
         'xcit_mm.distillation.feature_distillation',
         'xcit_mm.distillation.module_teacher',
         'xcit_mm.distillation.timm_teacher',

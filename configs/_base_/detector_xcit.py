@@ -3,8 +3,8 @@
 custom_imports = dict(
     imports=[
         'xcit_mm',
-        'xcit_mm.datasets.coco',
-        'xcit_mm.datasets.panoptic',
+        'xcit_mm.data.datasets.coco',
+        'xcit_mm.data.datasets.panoptic',
         'xcit_mm.engine.coco_metric',
         'xcit_mm.engine.panoptic_metric',
         'xcit_mm.network.heads.batched_roi_head',

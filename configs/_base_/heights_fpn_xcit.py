@@ -5,7 +5,7 @@ _base_ = ['encoder_decoder_xcit.py']
 custom_imports = dict(
     imports=[
         'xcit_mm',
-        'xcit_mm.datasets.height_dataset',
+        'xcit_mm.data.datasets.height_dataset',
         'xcit_mm.engine.height_metric',
         'xcit_mm.network.models.aligned_segmentors',
         'xcit_mm.network.models.height_head',

@@ -1,4 +1,4 @@
-"""Windows of one large drawing, with labels in an image (see xcit_mm/datasets/mosaic.py)."""
+"""Windows of one large drawing, with labels in an image (see xcit_mm/data/drawings/mosaic.py)."""
 
 _base_ = ['shapes_semantic.py']
 

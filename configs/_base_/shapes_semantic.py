@@ -1,4 +1,4 @@
-"""The built-in shapes in ADE20k's layout (see xcit_mm/datasets/shapes.py)."""
+"""The built-in shapes in ADE20k's layout (see xcit_mm/data/drawings/shapes.py)."""
 
 data_root = 'data/shapes/'
 data_help = dict(root=data_root, text='tools/make_shapes.py {root} draws it in seconds')

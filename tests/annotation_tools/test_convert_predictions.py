@@ -17,11 +17,11 @@ from xcit_mm import UserError
 from xcit_mm.annotation_tools.convert import convert_predictions
 from xcit_mm.annotation_tools.labelme import path_from
 from xcit_mm.annotation_tools.objects import names_of
-from xcit_mm.datasets import annotations
-from xcit_mm.datasets.importers.cvat import CvatDataset
-from xcit_mm.datasets.importers.labelme import LabelmeDataset
-from xcit_mm.datasets.importers.labelstudio import LabelstudioDataset
-from xcit_mm.datasets.importers.write_coco import OBJECTS, convert
+from xcit_mm.data.audit import annotations
+from xcit_mm.data.importers.cvat import CvatDataset
+from xcit_mm.data.importers.labelme import LabelmeDataset
+from xcit_mm.data.importers.labelstudio import LabelstudioDataset
+from xcit_mm.data.importers.write_coco import OBJECTS, convert
 
 BASE = ROOT / 'configs/faster_rcnn_xcit_n12_16_small.py'
 DATASETS = dict(cvat=CvatDataset, labelme=LabelmeDataset, labelstudio=LabelstudioDataset)

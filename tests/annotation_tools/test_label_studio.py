@@ -20,7 +20,7 @@ from xcit_mm.annotation_tools import backend as backend_module
 from xcit_mm.annotation_tools import server as server_module
 from xcit_mm.annotation_tools.backend import Backend, objects_of, parse_labeling
 from xcit_mm.annotation_tools.server import served
-from xcit_mm.datasets.importers import brush_rle
+from xcit_mm.data.importers import brush_rle
 from xcit_mm.predictions import Segmentation
 
 TOKEN = '0123456789abcdef'

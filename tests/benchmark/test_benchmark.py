@@ -12,7 +12,7 @@ from helpers.in_process import call_tool
 from xcit_mm.benchmark import StepMeasurement, describe_step
 from xcit_mm.benchmark.models import PEERS, build
 from xcit_mm.benchmark.steps import busy_microseconds
-from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
+from xcit_mm.data.drawings.shapes import ShapesSpec, make_shapes
 
 
 def test_measurements_are_printed_and_written(monkeypatch, capfd, tmp_path):

@@ -10,7 +10,7 @@ from xcit_mm import UserError
 from xcit_mm.base import environment
 from xcit_mm.config.data_rules import check_data
 from xcit_mm.config.load import load_config
-from xcit_mm.datasets.samples import Samples, seed_all
+from xcit_mm.data.datasets.samples import Samples, seed_all
 from xcit_mm.engine.hooks.bad_data import _check_annotations
 
 SIZE = 160

@@ -215,7 +215,7 @@ def test_an_evaluator_has_to_read_what_its_dataset_checks(shapes_root, tmp_path)
 
 def detector(root, config: str = DETECTOR, **options) -> Config:
     environment.require('mmdet.datasets')
-    environment.require('xcit_mm.datasets.coco')
+    environment.require('xcit_mm.data.datasets.coco')
     return load_config(config, {'data_root': root} | options)
 
 

@@ -19,8 +19,8 @@ from shapely.geometry import box as rectangle
 
 from xcit_mm import UserError
 from xcit_mm.base import environment
-from xcit_mm.datasets import annotations as kinds
-from xcit_mm.datasets.annotations import find_problem, read_annotations, usable_mask
+from xcit_mm.data.audit import annotations as kinds
+from xcit_mm.data.audit.annotations import find_problem, read_annotations, usable_mask
 
 IMAGE = dict(width=120, height=100)
 GOOD = [10, 10, 60, 10, 60, 60]
@@ -176,7 +176,7 @@ def dataset(root):
     environment.require('mmdet.datasets')
     from mmdet.registry import DATASETS
 
-    environment.require('xcit_mm.datasets.coco')
+    environment.require('xcit_mm.data.datasets.coco')
     init_default_scope('mmdet')
 
     def build(change=None, split='train', kind='CheckedCocoDataset', with_mask=True, **kwargs):

@@ -14,11 +14,11 @@ from PIL import Image
 
 from xcit_mm import UserError
 from xcit_mm.config.load import load_config
-from xcit_mm.datasets import annotations as kinds
-from xcit_mm.datasets import audit as check
-from xcit_mm.datasets import decode as im
-from xcit_mm.datasets import sample_check
-from xcit_mm.datasets.examples import Examples
+from xcit_mm.data.audit import annotations as kinds
+from xcit_mm.data.audit import audit as check
+from xcit_mm.data.audit import sample_check
+from xcit_mm.data.audit.examples import Examples
+from xcit_mm.data.transforms import decode as im
 
 LABELS = 'ade/annotations/training/000000000001.png'
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from xcit_mm import UserError
 from xcit_mm.config.load import load_config
-from xcit_mm.datasets.band_statistics import Moments, band_statistics
+from xcit_mm.data.audit.band_statistics import Moments, band_statistics
 
 SIZES = (37, 52), (60, 41), (5, 8)
 CLASSES = ('a', 'b')

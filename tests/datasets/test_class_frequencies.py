@@ -16,7 +16,7 @@ from xcit_mm import UserError
 from xcit_mm.base import environment
 from xcit_mm.config.adapt import adapt
 from xcit_mm.config.load import load_config
-from xcit_mm.datasets.class_frequencies import ClassFrequencies, class_frequencies
+from xcit_mm.data.audit.class_frequencies import ClassFrequencies, class_frequencies
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 

@@ -10,9 +10,9 @@ from helpers.in_process import call_tool
 from pycocotools.coco import COCO
 
 from xcit_mm import UserError
-from xcit_mm.datasets import mosaic
-from xcit_mm.datasets.context import CONTEXT_CLASSES, ContextSpec, make_context
-from xcit_mm.datasets.mosaic import SIZE
+from xcit_mm.data.drawings import mosaic
+from xcit_mm.data.drawings.context import CONTEXT_CLASSES, ContextSpec, make_context
+from xcit_mm.data.drawings.mosaic import SIZE
 
 SPEC = ContextSpec(num_train=4, num_val=2, columns=3, seed=5)
 SIDE = SPEC.columns * SIZE

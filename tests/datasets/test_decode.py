@@ -15,9 +15,9 @@ from PIL import Image, ImageOps
 from xcit_mm import UserError
 from xcit_mm.base import environment
 from xcit_mm.base.errors import ArgumentError
-from xcit_mm.datasets import decode as im
-from xcit_mm.datasets.decode import BadImageError, LoadImage, decode, rgb_of
-from xcit_mm.datasets.multiband import LoadMultiband
+from xcit_mm.data.transforms import decode as im
+from xcit_mm.data.transforms.decode import BadImageError, LoadImage, decode, rgb_of
+from xcit_mm.data.transforms.multiband import LoadMultiband
 from xcit_mm.inference.sources import read_image, to_bands, to_rgb
 from xcit_mm.scenes.open_image import image_size
 

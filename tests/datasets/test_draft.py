@@ -12,7 +12,7 @@ from xcit_mm import UserError
 from xcit_mm.base.environment import require_framework
 from xcit_mm.config.draft import check_draft
 from xcit_mm.config.load import load_config
-from xcit_mm.datasets.decode import LoadImage
+from xcit_mm.data.transforms.decode import LoadImage
 
 COCO, ADE = 'mask_rcnn_xcit_s12_16_3x.py', 'sem_fpn_xcit_s12_16_80k.py'
 SCALE = (133, 80)

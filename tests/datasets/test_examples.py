@@ -2,7 +2,7 @@
 
 import pytest
 
-from xcit_mm.datasets.examples import NUM_READ, examples_of
+from xcit_mm.data.audit.examples import NUM_READ, examples_of
 
 SIZE = 5 * NUM_READ
 

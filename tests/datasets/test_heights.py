@@ -8,10 +8,11 @@ from helpers.heights import CONFIG, write_heights
 
 from xcit_mm import UserError
 from xcit_mm.config.load import load_config
-from xcit_mm.datasets import decode, height_labels, terrain
-from xcit_mm.datasets.audit import check_dataset
-from xcit_mm.datasets.decode import BadImageError
-from xcit_mm.datasets.height_labels import LoadHeights
+from xcit_mm.data.audit.audit import check_dataset
+from xcit_mm.data.drawings import terrain
+from xcit_mm.data.transforms import decode, height_labels
+from xcit_mm.data.transforms.decode import BadImageError
+from xcit_mm.data.transforms.height_labels import LoadHeights
 
 VALUES = np.array([[-3.5, 0, 7.25], [-9999, 12, 1000]], np.float32)
 

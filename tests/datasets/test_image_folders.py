@@ -9,8 +9,8 @@ from PIL import Image
 
 from xcit_mm import UserError
 from xcit_mm.base import environment
-from xcit_mm.datasets import unexpected_labels
-from xcit_mm.datasets.samples import SampleRequest, TrainingSamples
+from xcit_mm.data.datasets import unexpected_labels
+from xcit_mm.data.datasets.samples import SampleRequest, TrainingSamples
 
 SIZE = dict(global_size=24, local_size=16, num_local=2)
 PIPELINE = [dict(type='LoadImage'), dict(type='MultiCrop', **SIZE), dict(type='PackImage')]
@@ -51,7 +51,7 @@ def test_folders_of_classes_are_images_without_labels(tmp_path, monkeypatch):
     )
     logged = []
     monkeypatch.setattr(
-        'xcit_mm.datasets.unlabeled_images.print_log', lambda *line: logged.append(line)
+        'xcit_mm.data.datasets.unlabeled_images.print_log', lambda *line: logged.append(line)
     )
     assert len(unlabeled(tmp_path)) == 6
     sentence = f'{tmp_path}: 6 images in 3 folders, whose names are ignored'

@@ -7,10 +7,10 @@ import torch
 from torchvision.transforms.v2 import functional as F
 
 from xcit_mm.base.errors import ArgumentError
-from xcit_mm.datasets import multi_crop
-from xcit_mm.datasets.image_transforms import PackImage
-from xcit_mm.datasets.multi_crop import MultiCrop
-from xcit_mm.datasets.samples import seed_all
+from xcit_mm.data.datasets.samples import seed_all
+from xcit_mm.data.transforms import multi_crop
+from xcit_mm.data.transforms.image_transforms import PackImage
+from xcit_mm.data.transforms.multi_crop import MultiCrop
 
 SMALL = dict(global_size=32, local_size=16, num_local=3)
 PLAIN = SMALL | dict(color='none')

@@ -8,11 +8,11 @@ import tifffile
 from helpers.planted import encoded
 
 from xcit_mm.base.errors import ArgumentError
-from xcit_mm.datasets import decode as im
-from xcit_mm.datasets import multiband as mb
-from xcit_mm.datasets import tiff_bands
-from xcit_mm.datasets.decode import BadImageError, LoadImage, image_loader
-from xcit_mm.datasets.multiband import LoadMultiband
+from xcit_mm.data.tiff import tiff_bands
+from xcit_mm.data.transforms import decode as im
+from xcit_mm.data.transforms import multiband as mb
+from xcit_mm.data.transforms.decode import BadImageError, LoadImage, image_loader
+from xcit_mm.data.transforms.multiband import LoadMultiband
 
 HEIGHT, WIDTH, BANDS = 30, 40, 13
 GRAY = dict(photometric='minisblack')

@@ -14,9 +14,9 @@ from PIL import Image
 from xcit_mm import UserError
 from xcit_mm.base import environment
 from xcit_mm.config.load import load_config
-from xcit_mm.datasets import annotations as kinds
-from xcit_mm.datasets import audit as check
-from xcit_mm.datasets.decode import BadImageError
+from xcit_mm.data.audit import annotations as kinds
+from xcit_mm.data.audit import audit as check
+from xcit_mm.data.transforms.decode import BadImageError
 
 CONFIG = ROOT / 'configs/mask2former_panoptic_xcit_n12_16_shapes.py'
 BACKGROUND = 3  # the class after three things
@@ -122,7 +122,7 @@ def test_numbers_in_other_forms_and_dropped_segments_are_said(root, log):
 def test_segments_of_other_images_with_the_same_ids_are_not_read(root, monkeypatch):
     """mmdet reads them and drops them, in quadratic time."""
 
-    from xcit_mm.datasets.panoptic import CheckedPanopticDataset  # needs mmdet
+    from xcit_mm.data.datasets.panoptic import CheckedPanopticDataset  # needs mmdet
 
     def count(self, raw_data_info: dict) -> dict:
         counts.append(len(raw_data_info['raw_ann_info']))

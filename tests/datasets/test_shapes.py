@@ -14,9 +14,9 @@ from helpers.in_process import call_tool
 from pycocotools.coco import COCO
 
 from xcit_mm import UserError
-from xcit_mm.datasets import mosaic, shapes
-from xcit_mm.datasets.multiband import LoadMultiband
-from xcit_mm.datasets.shapes import CLASSES, ShapesSpec, draw_image, make_shapes
+from xcit_mm.data.drawings import mosaic, shapes
+from xcit_mm.data.drawings.shapes import CLASSES, ShapesSpec, draw_image, make_shapes
+from xcit_mm.data.transforms.multiband import LoadMultiband
 
 SPEC = ShapesSpec(num_train=3, num_val=2, size=64, seed=5)
 

@@ -3,8 +3,8 @@
 import cv2
 import numpy as np
 
-from xcit_mm.datasets.samples import seed_all
-from xcit_mm.datasets.timm_augment import TimmAugment
+from xcit_mm.data.datasets.samples import seed_all
+from xcit_mm.data.transforms.timm_augment import TimmAugment
 
 BLUE = np.full((40, 56, 3), (250, 20, 10), np.uint8)
 

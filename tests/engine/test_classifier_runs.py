@@ -12,7 +12,7 @@ from helpers.runs import UNDRAWN, losses, weights
 from PIL import Image
 
 from xcit_mm import UserError
-from xcit_mm.datasets.shape_classes import CLASSES, ClassesSpec, make_classes
+from xcit_mm.data.drawings.shape_classes import CLASSES, ClassesSpec, make_classes
 from xcit_mm.engine import test as evaluate
 from xcit_mm.engine import train
 

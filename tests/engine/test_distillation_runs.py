@@ -11,7 +11,7 @@ from helpers.runs import UNDRAWN, steps, weights
 from helpers.small_xcit import SMALL, small_xcit
 
 from xcit_mm import UserError
-from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
+from xcit_mm.data.drawings.shapes import ShapesSpec, make_shapes
 from xcit_mm.engine import train
 from xcit_mm.network.models import ImageXCiT
 from xcit_mm.network.weights.conversion import convert

@@ -14,7 +14,7 @@ from mmseg.structures import SegDataSample
 from PIL import Image
 
 from xcit_mm import UserError
-from xcit_mm.datasets.terrain import HeightsSpec, make_heights
+from xcit_mm.data.drawings.terrain import HeightsSpec, make_heights
 from xcit_mm.engine import test as evaluate
 from xcit_mm.engine import train
 from xcit_mm.engine.hooks.label_check import LabelCheckHook

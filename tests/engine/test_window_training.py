@@ -21,8 +21,8 @@ from xcit_mm.base.geometry import whole
 from xcit_mm.config.adapt import adapt_for_training
 from xcit_mm.config.load import load_config
 from xcit_mm.config.rules import check
-from xcit_mm.datasets.mosaic import make_mosaic
-from xcit_mm.datasets.multiband import LoadMultiband
+from xcit_mm.data.drawings.mosaic import make_mosaic
+from xcit_mm.data.transforms.multiband import LoadMultiband
 from xcit_mm.engine import test as run_test
 from xcit_mm.engine import train
 from xcit_mm.large_images.normalized import NormalizedImage

@@ -20,8 +20,8 @@ from packaging.requirements import Requirement
 from PIL import Image
 
 from xcit_mm import UserError, load_model
-from xcit_mm.datasets.decode import decode
-from xcit_mm.datasets.shapes import draw_image
+from xcit_mm.data.drawings.shapes import draw_image
+from xcit_mm.data.transforms.decode import decode
 from xcit_mm.export import export_folder, predict
 from xcit_mm.export import folder as folder_module
 from xcit_mm.export.description import describe, resizing

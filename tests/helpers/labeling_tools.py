@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from xcit_mm.datasets.importers.cvat import CvatDataset
-from xcit_mm.datasets.importers.labelme import LabelmeDataset
-from xcit_mm.datasets.importers.labelstudio import LabelstudioDataset
-from xcit_mm.datasets.importers.write_coco import OBJECTS, convert
+from xcit_mm.data.importers.cvat import CvatDataset
+from xcit_mm.data.importers.labelme import LabelmeDataset
+from xcit_mm.data.importers.labelstudio import LabelstudioDataset
+from xcit_mm.data.importers.write_coco import OBJECTS, convert
 
 from .annotated import CLASSES, SIZE
 from .other_layouts import BASE

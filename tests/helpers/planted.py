@@ -14,8 +14,8 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from xcit_mm.datasets import annotations as kinds
-from xcit_mm.datasets import decode as im
+from xcit_mm.data.audit import annotations as kinds
+from xcit_mm.data.transforms import decode as im
 
 BAD_SHARE = 0.5
 PIPELINE_FAILS = 'the pipeline fails on it'  # only in a run

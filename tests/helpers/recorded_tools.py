@@ -21,8 +21,8 @@ import numpy as np
 from helpers import DATA, ROOT
 from helpers.annotated import CLASSES, SIZE, masks, runs, write_annotated
 from xcit_mm.annotation_tools.convert import convert_predictions
-from xcit_mm.datasets.importers.cvat import CvatDataset
-from xcit_mm.datasets.importers.write_coco import OBJECTS, convert
+from xcit_mm.data.importers.cvat import CvatDataset
+from xcit_mm.data.importers.write_coco import OBJECTS, convert
 
 RECORDED = DATA / 'annotation_tools.json'
 BASE = ROOT / 'configs/faster_rcnn_xcit_n12_16_small.py'

@@ -22,7 +22,7 @@ from mmengine.registry import MODELS, init_default_scope
 from helpers.other_layouts import make_yolo
 from xcit_mm import UserError
 from xcit_mm.config.load import load_config
-from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
+from xcit_mm.data.drawings.shapes import ShapesSpec, make_shapes
 from xcit_mm.engine import train
 from xcit_mm.network.weights.cache import cache_path
 

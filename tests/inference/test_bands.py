@@ -15,9 +15,9 @@ from PIL import Image
 
 from xcit_mm import UserError, load_model
 from xcit_mm.config.load import load_config
-from xcit_mm.datasets import multiband
-from xcit_mm.datasets.audit import check_dataset
-from xcit_mm.datasets.shapes import ShapesSpec, make_shapes, spread
+from xcit_mm.data.audit.audit import check_dataset
+from xcit_mm.data.drawings.shapes import ShapesSpec, make_shapes, spread
+from xcit_mm.data.transforms import multiband
 from xcit_mm.engine import train
 from xcit_mm.infer.run import infer
 from xcit_mm.inference.video import write_video

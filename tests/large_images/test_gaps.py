@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from xcit_mm import XCiT
 from xcit_mm.base.errors import ArgumentError, UserError
 from xcit_mm.base.geometry import Window, whole
-from xcit_mm.datasets.multiband import LoadMultiband
+from xcit_mm.data.transforms.multiband import LoadMultiband
 from xcit_mm.large_images import passes as passes_module
 from xcit_mm.large_images import segment as segmentation
 from xcit_mm.large_images import stream, stream_backward

@@ -20,7 +20,7 @@ from xcit_mm.base.environment import require_framework
 from xcit_mm.base.geometry import Window
 from xcit_mm.config.data_rules import check_classes, check_data
 from xcit_mm.config.load import load_config
-from xcit_mm.datasets import annotations as problems
+from xcit_mm.data.audit import annotations as problems
 from xcit_mm.engine.coco_metric import CocoAPMetric
 from xcit_mm.large_images.large_predictions import LargeDetections
 from xcit_mm.scenes import geojson

@@ -18,16 +18,16 @@ from xcit_mm.base.environment import require_framework
 from xcit_mm.base.geometry import Window, whole
 from xcit_mm.config.load import load_config
 from xcit_mm.config.rules import check_image_channels
-from xcit_mm.datasets.audit import NO_CLASS, check_dataset
-from xcit_mm.datasets.decode import (
+from xcit_mm.data.audit.audit import NO_CLASS, check_dataset
+from xcit_mm.data.datasets.samples import SampleRequest, Samples, TrainingSamples
+from xcit_mm.data.transforms.decode import (
     LABELS_OF_OTHER_SIZE,
     NO_LABELS,
     BadImageError,
     LoadImage,
     image_loader,
 )
-from xcit_mm.datasets.multiband import NOT_FINITE, LoadMultiband
-from xcit_mm.datasets.samples import SampleRequest, Samples, TrainingSamples
+from xcit_mm.data.transforms.multiband import NOT_FINITE, LoadMultiband
 from xcit_mm.inference.model import _test_pipeline
 from xcit_mm.large_images.scene_transforms import DIRECTIONS, FlipAndTurn, OpenImage
 from xcit_mm.scenes.symmetries import Symmetry

@@ -22,10 +22,10 @@ from xcit_mm import UserError
 from xcit_mm.base.environment import require_framework
 from xcit_mm.base.geometry import Window, whole
 from xcit_mm.config.load import load_config
-from xcit_mm.datasets.audit import check_dataset
-from xcit_mm.datasets.band_statistics import band_statistics
-from xcit_mm.datasets.decode import SampleError
-from xcit_mm.datasets.samples import SampleRequest, TrainingSamples
+from xcit_mm.data.audit.audit import check_dataset
+from xcit_mm.data.audit.band_statistics import band_statistics
+from xcit_mm.data.datasets.samples import SampleRequest, TrainingSamples
+from xcit_mm.data.transforms.decode import SampleError
 from xcit_mm.large_images import drawn_windows, scene_transforms
 from xcit_mm.large_images.read_window import ReadWindow
 from xcit_mm.scenes.arrays import Array

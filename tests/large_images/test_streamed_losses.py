@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from xcit_mm.base.environment import require_framework
 from xcit_mm.base.errors import UserError
 from xcit_mm.base.geometry import Window, length, whole
-from xcit_mm.datasets.labels import LabelRule
+from xcit_mm.data.datasets.labels import LabelRule
 from xcit_mm.large_images import lazy as lazy_maps
 from xcit_mm.large_images import segment_loss
 from xcit_mm.large_images.passes import Passes

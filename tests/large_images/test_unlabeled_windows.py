@@ -13,8 +13,8 @@ from mmengine.registry import DATASETS, DefaultScope
 from xcit_mm import UserError
 from xcit_mm.base.environment import require_framework
 from xcit_mm.base.geometry import Window
-from xcit_mm.datasets.decode import SampleError
-from xcit_mm.datasets.samples import SampleRequest, TrainingSamples
+from xcit_mm.data.datasets.samples import SampleRequest, TrainingSamples
+from xcit_mm.data.transforms.decode import SampleError
 from xcit_mm.large_images.read_window import ReadWindow
 
 pytestmark = pytest.mark.filterwarnings('ignore::rasterio.errors.NotGeoreferencedWarning')

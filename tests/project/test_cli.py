@@ -50,7 +50,7 @@ def test_arguments_have_the_choices_and_defaults_of_the_package():
     from xcit_mm.base.device import DTYPES
     from xcit_mm.benchmark.measure import TASKS
     from xcit_mm.benchmark.models import NAMES
-    from xcit_mm.datasets.fetch import DATASETS, SPLITS
+    from xcit_mm.data.datasets.fetch import DATASETS, SPLITS
     from xcit_mm.network.archs import ARCHS, PATCH_SIZES
     from xcit_mm.predictions import SCORE_THR
 

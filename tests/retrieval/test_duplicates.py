@@ -14,7 +14,7 @@ from helpers.in_process import call_tool
 from helpers.small_xcit import SMALL
 from PIL import Image
 
-from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
+from xcit_mm.data.drawings.shapes import ShapesSpec, make_shapes
 from xcit_mm.network.models.image_xcit import ImageXCiT
 from xcit_mm.retrieval.descriptor_files import Described
 from xcit_mm.retrieval.duplicates import Pair, groups_of

@@ -16,9 +16,9 @@ from PIL import Image
 
 from xcit_mm import UserError
 from xcit_mm.base.geometry import Window, whole
-from xcit_mm.datasets.decode import BadImageError, LoadImage
-from xcit_mm.datasets.label_images import LoadLabels
-from xcit_mm.datasets.labels import LabelRule
+from xcit_mm.data.datasets.labels import LabelRule
+from xcit_mm.data.transforms.decode import BadImageError, LoadImage
+from xcit_mm.data.transforms.label_images import LoadLabels
 from xcit_mm.scenes import image_source
 from xcit_mm.scenes.arrays import Array
 from xcit_mm.scenes.geotiff import write_tiff

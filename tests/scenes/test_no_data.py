@@ -11,8 +11,8 @@ from PIL import Image
 
 from xcit_mm import UserError
 from xcit_mm.base.geometry import Window, tiles, whole
-from xcit_mm.datasets.decode import BadImageError
-from xcit_mm.datasets.multiband import LoadMultiband
+from xcit_mm.data.transforms.decode import BadImageError
+from xcit_mm.data.transforms.multiband import LoadMultiband
 from xcit_mm.scenes.arrays import Array
 from xcit_mm.scenes.image_views import RGBImage
 from xcit_mm.scenes.open_image import open_image

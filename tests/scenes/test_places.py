@@ -16,9 +16,9 @@ from rasterio.warp import Resampling, reproject, transform
 
 from xcit_mm.base.errors import UserError
 from xcit_mm.base.geometry import tiles, whole
-from xcit_mm.datasets.decode import LABELS_ELSEWHERE, BadImageError, LoadImage
-from xcit_mm.datasets.height_labels import LoadHeights
-from xcit_mm.datasets.places import Place, are_laid_by_pixels, place_of_file
+from xcit_mm.data.tiff.places import Place, are_laid_by_pixels, place_of_file
+from xcit_mm.data.transforms.decode import LABELS_ELSEWHERE, BadImageError, LoadImage
+from xcit_mm.data.transforms.height_labels import LoadHeights
 from xcit_mm.scenes.image_source import ImageSource
 from xcit_mm.scenes.label_windows import open_labels
 from xcit_mm.scenes.masks import mask_of, open_mask

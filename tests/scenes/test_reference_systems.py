@@ -11,7 +11,7 @@ from rasterio.crs import CRS
 from shapely.geometry import mapping
 
 from xcit_mm import UserError
-from xcit_mm.datasets.reference_systems import crs_of
+from xcit_mm.data.tiff.reference_systems import crs_of
 from xcit_mm.scenes.rasters import Raster
 from xcit_mm.scenes.read_features import in_crs, read_features
 

@@ -18,10 +18,10 @@ from rasterio.enums import ColorInterp
 
 from xcit_mm import UserError
 from xcit_mm.base.geometry import Window, whole
-from xcit_mm.datasets.decode import BadImageError, LoadImage, decode
-from xcit_mm.datasets.importers.contents import image_size as converted_size
-from xcit_mm.datasets.label_images import LoadLabels
-from xcit_mm.datasets.multiband import LoadMultiband
+from xcit_mm.data.importers.contents import image_size as converted_size
+from xcit_mm.data.transforms.decode import BadImageError, LoadImage, decode
+from xcit_mm.data.transforms.label_images import LoadLabels
+from xcit_mm.data.transforms.multiband import LoadMultiband
 from xcit_mm.inference.sources import to_rgb
 from xcit_mm.scenes.image_views import RGBImage
 from xcit_mm.scenes.open_image import image_size, open_image

@@ -8,8 +8,8 @@ from xml.etree.ElementTree import Element, SubElement
 import numpy as np
 
 from ..base.errors import UserError
-from ..datasets.importers.base import Shape
-from ..datasets.importers.cvat import FILE
+from ..data.importers.base import Shape
+from ..data.importers.cvat import FILE
 from .objects import AnnotatedImage, AnnotatedObject, smallest_window
 
 NOT_IN_XML = re.compile('[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]')

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from ..base.errors import UserError
-from ..datasets.importers.base import Shape
+from ..data.importers.base import Shape
 from .objects import AnnotatedImage, smallest_window
 
 VERSION = '5.5.0'  # of LabelMe, since when its files have all fields that are written

@@ -9,9 +9,9 @@ from xml.etree.ElementTree import Element, SubElement
 
 import numpy as np
 
-from ..datasets.importers import brush_rle
-from ..datasets.importers.areas import as_mask
-from ..datasets.importers.base import Shape, Size
+from ..data.importers import brush_rle
+from ..data.importers.areas import as_mask
+from ..data.importers.base import Shape, Size
 from .objects import BOXES, MASKS, POLYGONS, SHAPE_KINDS, AnnotatedImage, AnnotatedObject
 
 # The tag of a labeling configuration for each kind of shapes.

@@ -13,7 +13,7 @@ import shapely
 from pycocotools import mask as coco_mask
 
 from ..base.errors import UserError, one_line, printable
-from ..datasets.annotations import (
+from ..data.audit.annotations import (
     NO_BOX,
     UNKNOWN_CATEGORY,
     find_problem,
@@ -21,8 +21,8 @@ from ..datasets.annotations import (
     read_annotations,
     usable_mask,
 )
-from ..datasets.importers.areas import joined
-from ..datasets.importers.base import Shape, Size, absolute
+from ..data.importers.areas import joined
+from ..data.importers.base import Shape, Size, absolute
 from ..inference.written import PREDICTIONS
 from ..predictions.outlines import outlines_of
 

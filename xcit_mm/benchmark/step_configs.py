@@ -19,7 +19,7 @@ from ..config.adapt import (
 from ..config.load import load_config
 from ..config.rules import check
 from ..config.tree import replace_nodes
-from ..datasets.shapes import ShapesSpec, make_shapes
+from ..data.drawings.shapes import ShapesSpec, make_shapes
 from .models import XCIT
 from .whole_models import BACKBONES, BASES
 

@@ -18,7 +18,7 @@ from PIL import Image
 
 from ..base.errors import UserError, reason
 from ..base.file_headers import TIFF
-from ..datasets.decode import UNREADABLE, opened, size_of
+from ..data.transforms.decode import UNREADABLE, opened, size_of
 from ..inference.sources import decode_rgb, to_rgb
 from ..predictions import SCORE_THR, Detections, Heights, Segmentation
 from .models import OfferedModels

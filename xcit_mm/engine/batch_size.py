@@ -28,7 +28,7 @@ from ..base.processes import cpu_group, together
 from ..config.adapt import AUTO
 from ..config.rules import check_single_images
 from ..config.tree import class_name, typed_nodes
-from ..datasets.samples import seed_all
+from ..data.datasets.samples import seed_all
 
 LOADER = 'train_dataloader'
 IN_PROCESS = dict(batch_size=1, num_workers=0, timeout=0)

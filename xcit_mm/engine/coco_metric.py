@@ -21,8 +21,8 @@ from ..analysis.object_tables import object_tables
 from ..analysis.overlaps import Overlaps, overlaps
 from ..base.errors import ArgumentError, printable
 from ..base.geometry import Window
-from ..datasets.annotations import read_annotations, require_encodable
-from ..datasets.coco import indexed
+from ..data.audit.annotations import read_annotations, require_encodable
+from ..data.datasets.coco import indexed
 from ..large_images.large_predictions import run_lengths_in
 from ..predictions import SCORE_THR
 from ..predictions.results import run_lengths

@@ -16,7 +16,7 @@ from ..base.device import DTYPES
 from ..base.errors import UserError
 from ..base.processes import cpu_group
 from ..base.run_files import set_run_aside
-from ..datasets.samples import BadSample, seed_all
+from ..data.datasets.samples import BadSample, seed_all
 from ..fusion import FusedCopy
 from .checkpoints.training_state import RECIPE, STEP_LAYOUT
 from .data.loader import training_loader

@@ -10,9 +10,9 @@ from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
 from ..base.errors import UserError
-from ..datasets.annotations import read_panoptic_annotations
-from ..datasets.decode import LABELS_OF_OTHER_SIZE, BadImageError
-from ..datasets.segment_ids import segment_ids
+from ..data.audit.annotations import read_panoptic_annotations
+from ..data.datasets.segment_ids import segment_ids
+from ..data.transforms.decode import LABELS_OF_OTHER_SIZE, BadImageError
 from ..predictions.segmentation import INSTANCE_OFFSET
 
 PAIR = 2**32  # more than the largest id

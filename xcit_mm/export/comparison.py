@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base.errors import UserError
-from ..datasets.shapes import draw_image, spread
+from ..data.drawings.shapes import draw_image, spread
 from ..inference import Model
 from ..inference.folders import VIDEOS
 from ..inference.sources import find_inputs

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from ..base.errors import UserError
-from ..datasets.draft_resize import FromWholeSize
+from ..data.transforms.draft_resize import FromWholeSize
 from ..inference import Model
 
 

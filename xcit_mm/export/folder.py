@@ -12,7 +12,7 @@ from PIL import Image
 from ..base.environment import installed
 from ..base.errors import UserError
 from ..base.files import move_folder, require_writable, unfinished_folder, writing_to
-from ..datasets.shapes import draw_image
+from ..data.drawings.shapes import draw_image
 from ..inference import Model, load_model
 from ..predictions import SCORE_THR, Detections, Segmentation
 from . import predict

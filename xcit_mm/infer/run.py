@@ -32,7 +32,7 @@ from ..base.progress import ImageProgress, TileProgress
 from ..base.threads import Behind, ahead
 from ..config.config_errors import config_errors
 from ..config.load import load_config
-from ..datasets.places import NOWHERE, incomplete, place_of_file
+from ..data.tiff.places import NOWHERE, incomplete, place_of_file
 from ..inference.model import Model, Prediction, load_model
 from ..inference.sources import (
     MAX_PIXELS,

@@ -15,8 +15,8 @@ from torchvision.transforms.v2 import functional as F
 from ..base.device import choose_device, choose_dtype
 from ..base.errors import ArgumentError, UserError
 from ..base.progress import ImageProgress
-from ..datasets.image_transforms import CenterSquare, to_tensor
-from ..datasets.multiband import LoadMultiband
+from ..data.transforms.image_transforms import CenterSquare, to_tensor
+from ..data.transforms.multiband import LoadMultiband
 from ..network.models.image_preprocessor import ImagePreprocessor
 from ..network.models.image_xcit import ImageFeatures, ImageXCiT
 from ..network.weights.image_network import load_image_network

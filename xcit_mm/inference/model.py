@@ -27,7 +27,7 @@ from ..config.config_errors import config_errors
 from ..config.load import load_config
 from ..config.rules import require_parts
 from ..config.tree import class_name, pipeline_of_test_set
-from ..datasets.multiband import LoadMultiband
+from ..data.transforms.multiband import LoadMultiband
 from ..engine.same_sizes import groups_of
 from ..fusion import FusedCopy
 from ..large_images.large_predictions import LargePrediction

@@ -14,9 +14,9 @@ from ..base.errors import ArgumentError, UserError, looked_in, reason
 from ..base.files import read_regular, valid_name
 from ..base.http import NO_HEADERS, read_url
 from ..base.progress import ImageProgress
-from ..datasets.decode import MAX_BYTES as MAX_FILE_BYTES
-from ..datasets.decode import BadImageError, decode, rgb_of
-from ..datasets.multiband import LoadMultiband
+from ..data.transforms.decode import MAX_BYTES as MAX_FILE_BYTES
+from ..data.transforms.decode import BadImageError, decode, rgb_of
+from ..data.transforms.multiband import LoadMultiband
 from ..network.weights.cache import is_url
 from ..scenes.open_image import needs_windows
 from ..scenes.zarr_metadata import is_zarr
@@ -141,7 +141,7 @@ def batches(frames: Iterable[Frame], batch_size: int) -> Iterator[list[Frame]]:
 def to_rgb(image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
     """Return the image of a path, a URL or PIL, or an array, as an array (H, W, 3) of uint8.
 
-    Arrays are gray, RGB or RGBA, of 8 or 16 bits; see :func:`~xcit_mm.datasets.decode.rgb_of`.
+    Arrays are gray, RGB or RGBA, of 8 or 16 bits; see :func:`~xcit_mm.data.transforms.decode.rgb_of`.
     """
     if isinstance(image, (str, Path)):
         return read_image(str(image))

@@ -10,7 +10,7 @@ from mmengine.dataset import BaseDataset
 
 from ..base.errors import ArgumentError
 from ..base.geometry import Span, Window, length
-from ..datasets.decode import BadImageError, SampleError
+from ..data.transforms.decode import BadImageError, SampleError
 from .read_window import ReadWindow
 
 NO_DATA = 'no window with data was found in it'

@@ -12,8 +12,8 @@ from shapely.geometry import MultiPolygon, Polygon
 
 from ..base.errors import UserError
 from ..base.finder import LeftOut, find_files
-from ..datasets.annotations import require_few_pixels
-from ..datasets.coco import CheckedCocoDataset, indexed
+from ..data.audit.annotations import require_few_pixels
+from ..data.datasets.coco import CheckedCocoDataset, indexed
 from ..scenes.image_source import ImageSource
 from ..scenes.labeled_polygons import (
     label_of,

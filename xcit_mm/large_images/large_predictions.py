@@ -13,7 +13,7 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from ..base.geometry import Window, tiles, whole
-from ..datasets.annotations import MAX_PIXELS
+from ..data.audit.annotations import MAX_PIXELS
 from ..predictions import Detections, Heights, Segmentation
 from ..predictions.heights import Limits, limits_of
 from ..predictions.no_label import no_label

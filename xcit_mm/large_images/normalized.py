@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from ..base.device import sent
 from ..base.errors import UserError
 from ..base.geometry import Span, Window
-from ..datasets.decode import BadImageError
-from ..datasets.multiband import LoadMultiband
+from ..data.transforms.decode import BadImageError
+from ..data.transforms.multiband import LoadMultiband
 from ..scenes.image_source import ImageSource
 from ..scenes.image_views import RGBImage
 from ..scenes.validity import ALL, Cells, cells_of, no_data

@@ -21,7 +21,7 @@ from ..base.geometry import Window, whole
 from ..base.processes import cpu_group, digest_of_module, require_same, together
 from ..base.progress import Progress, silent
 from ..base.sizes import bytes_of
-from ..datasets.multiband import LoadMultiband
+from ..data.transforms.multiband import LoadMultiband
 from ..fusion import in_dtype
 from ..predictions import Detections, Heights, Segmentation
 from ..scenes.crops import CroppedImage

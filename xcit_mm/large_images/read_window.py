@@ -8,7 +8,7 @@ from mmengine.registry import TRANSFORMS
 
 from ..base.errors import ArgumentError
 from ..base.geometry import whole
-from ..datasets.labels import IGNORED
+from ..data.datasets.labels import IGNORED
 from ..scenes.image_views import MAX_8_BITS
 from .scene_transforms import OpenImage
 

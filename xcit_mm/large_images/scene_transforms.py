@@ -24,8 +24,8 @@ from mmengine.registry import TRANSFORMS
 from mmengine.structures import BaseDataElement, InstanceData
 
 from ..base.errors import ArgumentError, UserError
-from ..datasets.decode import NO_LABELS, OTHER_SIZE, BadImageError, LoadImage, Size
-from ..datasets.multiband import LoadMultiband
+from ..data.transforms.decode import NO_LABELS, OTHER_SIZE, BadImageError, LoadImage, Size
+from ..data.transforms.multiband import LoadMultiband
 from ..scenes.color_distortion import ColorDistortion, DistortedImage
 from ..scenes.image_views import RGBImage
 from ..scenes.label_windows import LabelWindows, open_labels
@@ -57,7 +57,7 @@ class OpenImage:
     ``scale_factor``, and ``bands``, the loader of bands or None.
 
     Args:
-        bands: Arguments of :class:`~xcit_mm.datasets.multiband.LoadMultiband` for images with
+        bands: Arguments of :class:`~xcit_mm.data.transforms.multiband.LoadMultiband` for images with
             other bands than RGB, such as ``dict(channels=13, rgb=(3, 2, 1))``.
 
     Raises:

@@ -12,8 +12,8 @@ from mmengine.registry import DATASETS
 from ..base.errors import UserError
 from ..base.geometry import Window
 from ..base.progress import LOG_INTERVAL
-from ..datasets.decode import BadImageError
-from ..datasets.labels import LabelRule
+from ..data.datasets.labels import LabelRule
+from ..data.transforms.decode import BadImageError
 from ..scenes.class_cells import ClassCells, count_cells
 from ..scenes.label_windows import LabelWindows
 from .drawn_windows import Choice, Drawn, DrawnWindows, require_share

@@ -13,10 +13,10 @@ from shapely.geometry import Polygon, box
 
 from ..base.errors import ArgumentError, UserError, printable
 from ..base.geometry import whole
-from ..datasets import annotations as problems
-from ..datasets.annotations import find_problem, read_annotations, usable_mask
-from ..datasets.image_folders import images_below
-from ..datasets.labels import IGNORED
+from ..data.audit import annotations as problems
+from ..data.audit.annotations import find_problem, read_annotations, usable_mask
+from ..data.datasets.image_folders import images_below
+from ..data.datasets.labels import IGNORED
 from ..scenes.image_source import ImageSource
 from ..scenes.labeled_polygons import LabeledPolygons, label_of, read_polygons, repaired
 from ..scenes.open_image import image_size, open_header

@@ -13,7 +13,7 @@ from ..base.device import sent
 from ..base.errors import UserError
 from ..base.geometry import Window, tiles
 from ..base.progress import Progress, silent
-from ..datasets.labels import LabelRule
+from ..data.datasets.labels import LabelRule
 from .held_map import HeldMap
 from .lazy import LazyMap
 from .pixel_losses import EPS, losses_by_type

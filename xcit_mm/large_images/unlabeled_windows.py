@@ -8,8 +8,8 @@ from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
 from ..base.errors import UserError
-from ..datasets.image_folders import images_below
-from ..datasets.unexpected_labels import require_no_labels
+from ..data.datasets.image_folders import images_below
+from ..data.datasets.unexpected_labels import require_no_labels
 from ..scenes.open_image import open_header
 from .drawn_windows import DrawnWindows
 
@@ -19,8 +19,8 @@ class UnlabeledWindows(DrawnWindows):
     """Windows of large images for a training without labels, drawn at random in each iteration.
 
     The pipeline is :class:`.ReadWindow`, which also reads other bands than RGB,
-    :class:`~xcit_mm.datasets.multi_crop.MultiCrop` and
-    :class:`~xcit_mm.datasets.image_transforms.PackImage`. See :class:`.DrawnWindows` for the
+    :class:`~xcit_mm.data.transforms.multi_crop.MultiCrop` and
+    :class:`~xcit_mm.data.transforms.image_transforms.PackImage`. See :class:`.DrawnWindows` for the
     order, and for the other arguments.
 
     Args:

@@ -11,7 +11,7 @@ from mmengine.structures import InstanceData
 from pycocotools import mask as coco_mask
 
 from ..base.environment import require
-from ..datasets.decode import rgb_of
+from ..data.transforms.decode import rgb_of
 from .class_names import category_ids, valid_palette
 from .detected_object import DetectedObject
 from .drawing import Color, draw_objects, topmost_masks

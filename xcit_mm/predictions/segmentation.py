@@ -10,7 +10,7 @@ from mmengine.structures import PixelData
 
 from ..base.environment import require
 from ..base.errors import ArgumentError
-from ..datasets.decode import rgb_of
+from ..data.transforms.decode import rgb_of
 from .class_names import valid_palette
 from .drawing import Color, draw_regions, topmost_masks
 from .outlines import outlines_by_label, outlines_of

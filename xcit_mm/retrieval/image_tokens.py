@@ -9,7 +9,7 @@ import torch
 
 from ..base.errors import UserError, is_out_of_memory
 from ..base.free_memory import free_memory
-from ..datasets.tiff_bands import MAX_VALUES
+from ..data.tiff.tiff_bands import MAX_VALUES
 from ..inference.embedder import Embedder
 from ..large_images.normalized import NormalizedImage
 from ..large_images.streamed_features import StreamedFeatures

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..base.errors import ArgumentError
 from ..base.geometry import Window, tiles
-from ..datasets.places import place_of_file
+from ..data.tiff.places import place_of_file
 from .image_source import ImageSource
 
 MAPPED = 256, 256  # pixels of a memory map, with all channels, that are in memory at a time

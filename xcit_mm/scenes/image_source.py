@@ -11,7 +11,7 @@ import numpy as np
 from ..base.errors import ArgumentError, ChangedError, UserError, reason
 from ..base.geometry import Window, tiles, whole
 from ..base.processes import digest_of_file, shortened
-from ..datasets.places import NOWHERE, Place
+from ..data.tiff.places import NOWHERE, Place
 from .no_data import NoData, has_data, representable
 from .pixel_sizes import PixelSize, pixel_size_on_map, to_full_size
 

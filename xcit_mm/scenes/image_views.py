@@ -6,7 +6,7 @@ import numpy as np
 
 from ..base.errors import UserError
 from ..base.geometry import Window
-from ..datasets.decode import not_rgb, to_rgb_8_bits
+from ..data.transforms.decode import not_rgb, to_rgb_8_bits
 from .image_source import PREDICTED, ImageSource
 
 MAX_8_BITS = 255

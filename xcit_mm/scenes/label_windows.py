@@ -13,7 +13,9 @@ from PIL import UnidentifiedImageError
 from ..base.errors import UserError, reason
 from ..base.files import open_regular
 from ..base.geometry import Window, tiles, whole
-from ..datasets.decode import (
+from ..data.datasets.labels import IGNORED, LabelRule, class_numbers, new_labels, of_color_image
+from ..data.tiff.places import NOWHERE, place_of_file
+from ..data.transforms.decode import (
     LABELS_ELSEWHERE,
     LABELS_MISSING,
     LABELS_OF_OTHER_SIZE,
@@ -22,9 +24,7 @@ from ..datasets.decode import (
     LoadImage,
     label_size,
 )
-from ..datasets.label_images import decode_labels
-from ..datasets.labels import IGNORED, LabelRule, class_numbers, new_labels, of_color_image
-from ..datasets.places import NOWHERE, place_of_file
+from ..data.transforms.label_images import decode_labels
 from .image_source import TRAINED, ImageSource, WindowError, tile_of
 from .open_image import open_image
 from .placed_rasters import laid_over

@@ -13,7 +13,7 @@ import numpy as np
 from ..base.errors import UserError
 from ..base.geometry import Window, overlap, shifted
 from ..base.processes import digest_of_file, shortened
-from ..datasets.places import Place
+from ..data.tiff.places import Place
 from .crs_names import crs_name
 from .image_source import SourceWithGaps, state_of_file
 from .levels import RESAMPLE, require_level

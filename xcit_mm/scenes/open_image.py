@@ -15,8 +15,8 @@ import numpy as np
 
 from ..base.errors import ArgumentError, UserError, looked_in, reason
 from ..base.files import open_regular
-from ..datasets.decode import size_of
-from ..datasets.tiff_bands import turns_of
+from ..data.tiff.tiff_bands import turns_of
+from ..data.transforms.decode import size_of
 from ..network.weights.cache import is_url
 from .arrays import Array, mapped
 from .image_source import ImageSource

@@ -12,7 +12,7 @@ import numpy as np
 from ..base.errors import ArgumentError, UserError
 from ..base.geometry import Window, whole
 from ..base.processes import digest_of_file
-from ..datasets.places import incomplete
+from ..data.tiff.places import incomplete
 from ..network.weights.cache import is_url
 from .crops import CroppedImage, window_of
 from .image_source import ImageSource

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..base.errors import UserError
 from ..base.geometry import Window, tiles, whole
-from ..datasets.places import applied, are_laid_by_pixels, elsewhere, pixels_at
+from ..data.tiff.places import applied, are_laid_by_pixels, elsewhere, pixels_at
 from .image_source import ImageSource, SourceWithGaps
 from .image_views import ImageView
 

@@ -13,8 +13,8 @@ import numpy as np
 from ..base.errors import UserError
 from ..base.file_headers import Tags, require_modest_header
 from ..base.geometry import Window
-from ..datasets.places import ALONE, NOWHERE, RASTERS, place_of
-from ..datasets.tiff_bands import color_bands, stored_bands
+from ..data.tiff.places import ALONE, NOWHERE, RASTERS, place_of
+from ..data.tiff.tiff_bands import color_bands, stored_bands
 from .blocks import require_small_blocks
 from .image_source import ImageSource
 from .levels import ADD_LEVELS, RESAMPLE, require_level

@@ -15,7 +15,7 @@ from shapely.geometry import shape
 from ..base.errors import UserError, looked_in, one_line, reason
 from ..base.file_headers import SQLITE
 from ..base.files import read_regular
-from ..datasets.reference_systems import crs_of
+from ..data.tiff.reference_systems import crs_of
 from .crs_names import crs_name
 from .geometry_kinds import CURVES, SURFACES, require_known_kind
 from .image_source import ImageSource

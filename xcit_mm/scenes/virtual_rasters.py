@@ -11,8 +11,8 @@ from xml.etree.ElementTree import Element, ParseError
 from ..base.errors import UserError, one_line
 from ..base.files import open_regular, parse_xml, read_regular
 from ..base.geometry import Window
-from ..datasets.places import place_in
-from ..datasets.tiff_bands import color_order
+from ..data.tiff.places import place_in
+from ..data.tiff.tiff_bands import color_order
 from .image_source import MAX_CHANNELS
 from .mosaics import Mosaic, Tile
 from .rasters import RASTERS

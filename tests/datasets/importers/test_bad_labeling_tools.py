@@ -15,7 +15,7 @@ from helpers.labeling_tools import DATASETS, converted, cvat, drawn, labelme, la
 from PIL import Image
 
 from xcit_mm import UserError
-from xcit_mm.datasets import annotations
+from xcit_mm.data.audit import annotations
 
 
 def png(*size: int) -> str:

@@ -10,9 +10,9 @@ import pytest
 from helpers.other_layouts import BASE, voc_object, write_xml, write_yaml
 
 from xcit_mm import UserError
-from xcit_mm.datasets.importers.voc import VocDataset
-from xcit_mm.datasets.importers.write_coco import OBJECTS, convert
-from xcit_mm.datasets.importers.yolo import YoloDataset
+from xcit_mm.data.importers.voc import VocDataset
+from xcit_mm.data.importers.write_coco import OBJECTS, convert
+from xcit_mm.data.importers.yolo import YoloDataset
 
 BOMB = '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><a>&b;</a>'
 DEFAULTS = '<!DOCTYPE a [<!ATTLIST b c CDATA "aaaa">]><a><b/><b/></a>'

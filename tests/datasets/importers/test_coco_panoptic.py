@@ -13,10 +13,10 @@ from PIL import Image
 
 from xcit_mm import UserError
 from xcit_mm.config.load import load_config
-from xcit_mm.datasets.audit import check_dataset
-from xcit_mm.datasets.importers.coco_panoptic import ForeignPanopticDataset
-from xcit_mm.datasets.importers.write_coco import convert
-from xcit_mm.datasets.importers.write_panoptic import PANOPTIC
+from xcit_mm.data.audit.audit import check_dataset
+from xcit_mm.data.importers.coco_panoptic import ForeignPanopticDataset
+from xcit_mm.data.importers.write_coco import convert
+from xcit_mm.data.importers.write_panoptic import PANOPTIC
 
 BASE = ROOT / 'configs/mask2former_panoptic_xcit_n12_16_shapes.py'
 TRAIN = 'coco/annotations/panoptic_train2017.json'

@@ -22,12 +22,12 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from xcit_mm import UserError
-from xcit_mm.datasets.importers import brush_rle
-from xcit_mm.datasets.importers.contents import read_contents
-from xcit_mm.datasets.importers.cvat import CvatDataset
-from xcit_mm.datasets.importers.labelme import LabelmeDataset
-from xcit_mm.datasets.importers.labelstudio import LabelstudioDataset
-from xcit_mm.datasets.importers.write_coco import OBJECTS, convert
+from xcit_mm.data.importers import brush_rle
+from xcit_mm.data.importers.contents import read_contents
+from xcit_mm.data.importers.cvat import CvatDataset
+from xcit_mm.data.importers.labelme import LabelmeDataset
+from xcit_mm.data.importers.labelstudio import LabelstudioDataset
+from xcit_mm.data.importers.write_coco import OBJECTS, convert
 
 RECORDED = json.loads((DATA / 'annotation_tools.json').read_text())
 

@@ -21,8 +21,8 @@ from helpers.pickles import zipped
 from xcit_mm import UserError
 from xcit_mm.config.data_rules import check_data
 from xcit_mm.config.load import load_config
-from xcit_mm.datasets import fetch as module
-from xcit_mm.datasets.fetch import ADE20K, COCO, DATASETS, DOWNLOADS, Archive, Dataset, prepare
+from xcit_mm.data.datasets import fetch as module
+from xcit_mm.data.datasets.fetch import ADE20K, COCO, DATASETS, DOWNLOADS, Archive, Dataset, prepare
 
 IMAGES = 3  # in each folder
 JPEG = np.random.default_rng(0).bytes(40_000)  # large enough to be interrupted

@@ -20,12 +20,12 @@ from PIL import Image
 
 from xcit_mm import UserError
 from xcit_mm.config.load import load_config
-from xcit_mm.datasets.audit import check_dataset
-from xcit_mm.datasets.decode import EXIF_ORIENTATION, decode
-from xcit_mm.datasets.importers.contents import image_size
-from xcit_mm.datasets.importers.voc import VocDataset
-from xcit_mm.datasets.importers.write_coco import OBJECTS, convert
-from xcit_mm.datasets.importers.yolo import YoloDataset
+from xcit_mm.data.audit.audit import check_dataset
+from xcit_mm.data.importers.contents import image_size
+from xcit_mm.data.importers.voc import VocDataset
+from xcit_mm.data.importers.write_coco import OBJECTS, convert
+from xcit_mm.data.importers.yolo import YoloDataset
+from xcit_mm.data.transforms.decode import EXIF_ORIENTATION, decode
 
 MAKERS = {
     'voc': lambda shapes, root: VocDataset(make_voc(shapes, root)),

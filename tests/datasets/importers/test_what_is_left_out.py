@@ -5,9 +5,9 @@ import unicodedata
 
 from PIL import Image
 
-from xcit_mm.datasets.importers.contents import read_contents
-from xcit_mm.datasets.importers.voc import VocDataset
-from xcit_mm.datasets.importers.yolo import YoloDataset
+from xcit_mm.data.importers.contents import read_contents
+from xcit_mm.data.importers.voc import VocDataset
+from xcit_mm.data.importers.yolo import YoloDataset
 
 
 def remark(contents, text: str) -> int:

@@ -19,7 +19,7 @@ from mmseg.models import SegDataPreProcessor
 from torch import Tensor, nn
 
 from xcit_mm import UserError
-from xcit_mm.datasets.samples import BadSample
+from xcit_mm.data.datasets.samples import BadSample
 from xcit_mm.engine.data.loader import LoadedBatch
 from xcit_mm.engine.data.pinned import copy_without_waiting
 

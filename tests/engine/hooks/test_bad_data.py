@@ -17,8 +17,8 @@ from helpers.toy import toy_runner
 from PIL import Image
 
 from xcit_mm import UserError
-from xcit_mm.datasets import annotations
-from xcit_mm.datasets import decode as images
+from xcit_mm.data.audit import annotations
+from xcit_mm.data.transforms import decode as images
 from xcit_mm.engine.run import test as evaluate
 from xcit_mm.engine.run import train
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import DataLoader, Sampler
 
 from ...base.errors import UserError, reason
-from ...datasets.samples import BadSample, Samples, TrainingSamples
+from ...data.datasets.samples import BadSample, Samples, TrainingSamples
 from .pinned import pinned
 from .sampler import ResumableBatches
 from .workers import Batches, init_worker, start_fork_server

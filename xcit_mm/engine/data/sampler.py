@@ -11,7 +11,7 @@ from mmengine.registry import DATA_SAMPLERS
 from torch.utils.data import BatchSampler, Sampler
 
 from ...base.errors import ArgumentError, UserError
-from ...datasets.samples import SampleRequest
+from ...data.datasets.samples import SampleRequest
 
 # Samplers without an end, by name, because some exist only where mmdet is installed.
 ENDLESS = ('InfiniteSampler', 'MultiSourceSampler', 'GroupMultiSourceSampler')

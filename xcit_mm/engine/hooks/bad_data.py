@@ -9,16 +9,16 @@ from mmengine.runner import BaseLoop, Runner
 
 from ...base.errors import UserError
 from ...base.processes import cpu_group
-from ...datasets.annotations import LOST_SHARE, REMEDY
-from ...datasets.examples import (
+from ...data.audit.annotations import LOST_SHARE, REMEDY
+from ...data.audit.examples import (
     examples_of,
     few_predictions,
     is_measured,
     missing_classes,
     refusal,
 )
-from ...datasets.sample_check import SampleCheck
-from ...datasets.samples import BadSample, kept_random_state
+from ...data.audit.sample_check import SampleCheck
+from ...data.datasets.samples import BadSample, kept_random_state
 from ..checkpoints.training_state import BAD_DATA
 from . import order
 

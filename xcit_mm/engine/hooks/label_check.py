@@ -8,8 +8,8 @@ from mmengine.structures import BaseDataElement
 from torch import nn
 
 from ...base.errors import UserError
-from ...datasets.height_labels import HeightRule
-from ...datasets.labels import LabelRule, of_color_image
+from ...data.datasets.labels import LabelRule, of_color_image
+from ...data.transforms.height_labels import HeightRule
 from ..distributed import unwrapped
 from . import order
 

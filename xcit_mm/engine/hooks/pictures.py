@@ -20,7 +20,7 @@ from PIL import Image
 from ...base.files import require_no_links
 from ...base.run_files import PICTURES
 from ...base.threads import Behind
-from ...datasets.decode import BadImageError, image_loader
+from ...data.transforms.decode import BadImageError, image_loader
 from ...predictions import Detections, Heights, Segmentation
 from ...predictions.class_names import valid_palette
 from ...predictions.drawing import Color, draw_objects, topmost_masks
