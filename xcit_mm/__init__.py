@@ -49,17 +49,17 @@ environment.BUILT_ON.update(
         'xcit_mm.engine.panoptic_metric',
         'xcit_mm.network.heads.batched_roi_head',
         'xcit_mm.network.heads.batched_rpn_head',
-        'xcit_mm.large_images.geojson_dataset',
-        'xcit_mm.large_images.scene_transforms',
-        'xcit_mm.large_images.scene_windows',
+        'xcit_mm.large.data.geojson_dataset',
+        'xcit_mm.large.data.scene_transforms',
+        'xcit_mm.large.data.scene_windows',
     ),
     mmseg=(
         'xcit_mm.data.datasets.height_dataset',
         'xcit_mm.data.datasets.segmentation_folders',
         'xcit_mm.engine.height_metric',
         'xcit_mm.engine.iou_metric',
-        'xcit_mm.large_images.scene_transforms',
-        'xcit_mm.large_images.scene_windows',
+        'xcit_mm.large.data.scene_transforms',
+        'xcit_mm.large.data.scene_windows',
         'xcit_mm.network.models.aligned_segmentors',
         'xcit_mm.network.models.height_head',
         'xcit_mm.network.models.height_losses',
@@ -75,7 +75,7 @@ environment.BUILT_ON.update(
         'xcit_mm.distillation.timm_teacher',
         'xcit_mm.engine.accuracy_metric',
         'xcit_mm.engine.knn_metric',
-        'xcit_mm.large_images.unlabeled_windows',
+        'xcit_mm.large.data.unlabeled_windows',
         'xcit_mm.network.models.image_classifier',
         'xcit_mm.network.models.self_distillation',
     ),
@@ -95,7 +95,7 @@ def __getattr__(name: str) -> object:
         return getattr(import_module(_LOADED_LATER[name]), name)
     module = f'{__name__}.{name}'
     try:
-        return import_module(module)  # a folder of the package, such as xcit_mm.large_images
+        return import_module(module)  # a folder of the package, such as xcit_mm.large
     except ModuleNotFoundError as error:
         if error.name != module:
             raise

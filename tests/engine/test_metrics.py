@@ -18,9 +18,9 @@ from pycocotools.cocoeval import COCOeval
 import xcit_mm  # noqa: F401  registers the metrics
 from xcit_mm.base import environment
 from xcit_mm.base.errors import ArgumentError
+from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.labels.label_windows import LabelWindows
 from xcit_mm.run_report.tables import metrics_table, write_metrics
-from xcit_mm.scenes.arrays import Array
-from xcit_mm.scenes.label_windows import LabelWindows
 
 NAMES = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
 KINDS = ('bbox', 'segm')

@@ -32,9 +32,9 @@ from xcit_mm.engine import streamed_model, train
 from xcit_mm.engine import test as run_test
 from xcit_mm.engine.distributed import average_gradients
 from xcit_mm.engine.streamed_model import shown
-from xcit_mm.large_images.token_files import TokenFile
+from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.tokens.token_files import TokenFile
 from xcit_mm.network.models.aligned_segmentors import AlignedEncoderDecoder
-from xcit_mm.scenes.arrays import Array
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 

@@ -25,9 +25,9 @@ from xcit_mm.data.drawings.mosaic import make_mosaic
 from xcit_mm.data.transforms.multiband import LoadMultiband
 from xcit_mm.engine import test as run_test
 from xcit_mm.engine import train
-from xcit_mm.large_images.normalized import NormalizedImage
-from xcit_mm.large_images.read_window import ReadWindow
-from xcit_mm.scenes.arrays import Array
+from xcit_mm.large.data.read_window import ReadWindow
+from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.tokens.normalized import NormalizedImage
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 

@@ -16,15 +16,15 @@ from xcit_mm import XCiT
 from xcit_mm.base.errors import ArgumentError, UserError
 from xcit_mm.base.geometry import Window, whole
 from xcit_mm.data.transforms.multiband import LoadMultiband
-from xcit_mm.large_images import passes as passes_module
-from xcit_mm.large_images import segment as segmentation
-from xcit_mm.large_images import stream, stream_backward
-from xcit_mm.large_images.normalized import NormalizedImage
-from xcit_mm.large_images.objects import Objects
-from xcit_mm.large_images.passes import Passes
-from xcit_mm.large_images.slices import slices_of
-from xcit_mm.scenes.arrays import Array
-from xcit_mm.scenes.validity import ALL, NONE, SOME, Cells, cells_of, valid_area
+from xcit_mm.large import stream, stream_backward
+from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.files.validity import ALL, NONE, SOME, Cells, cells_of, valid_area
+from xcit_mm.large.maps import segment as segmentation
+from xcit_mm.large.maps.objects import Objects
+from xcit_mm.large.slices import slices_of
+from xcit_mm.large.tokens import passes as passes_module
+from xcit_mm.large.tokens.normalized import NormalizedImage
+from xcit_mm.large.tokens.passes import Passes
 
 # The mean of the shapes config, which pixels without data get.
 FILL = np.array([124, 116, 104], np.uint8)

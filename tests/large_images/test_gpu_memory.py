@@ -16,16 +16,17 @@ from xcit_mm.base.errors import ArgumentError
 from xcit_mm.base.free_memory import free_device_memory
 from xcit_mm.base.geometry import Window
 from xcit_mm.base.waits import counted
-from xcit_mm.large_images import passes as layers
-from xcit_mm.large_images import stream, stream_backward, workspace
-from xcit_mm.large_images.backward import TrainedPasses, workspace_of
-from xcit_mm.large_images.late_writes import LateWrites
-from xcit_mm.large_images.normalized import NormalizedImage
-from xcit_mm.large_images.passes import Passes, tile_scale
-from xcit_mm.large_images.shards import Shards
-from xcit_mm.large_images.token_files import CPU, TokenFile
-from xcit_mm.large_images.workspace import Demand, Workspace, open_workspace
-from xcit_mm.scenes.arrays import Array
+from xcit_mm.large import stream, stream_backward
+from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.tokens import passes as layers
+from xcit_mm.large.tokens import workspace
+from xcit_mm.large.tokens.backward import TrainedPasses, workspace_of
+from xcit_mm.large.tokens.late_writes import LateWrites
+from xcit_mm.large.tokens.normalized import NormalizedImage
+from xcit_mm.large.tokens.passes import Passes, tile_scale
+from xcit_mm.large.tokens.shards import Shards
+from xcit_mm.large.tokens.token_files import CPU, TokenFile
+from xcit_mm.large.tokens.workspace import Demand, Workspace, open_workspace
 
 GIB = 2**30
 OTHER = torch.device('meta')

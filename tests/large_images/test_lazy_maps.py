@@ -10,11 +10,11 @@ from torch.nn import functional as F
 
 from xcit_mm.base.errors import UserError
 from xcit_mm.base.geometry import Window, tiles, whole
-from xcit_mm.large_images import lazy as lazy_maps
-from xcit_mm.large_images.axes import Axis
-from xcit_mm.large_images.lazy import LazyMap
-from xcit_mm.large_images.shards import Shards
-from xcit_mm.large_images.tape import Tape
+from xcit_mm.large.maps import lazy as lazy_maps
+from xcit_mm.large.maps.axes import Axis
+from xcit_mm.large.maps.lazy import LazyMap
+from xcit_mm.large.tokens.shards import Shards
+from xcit_mm.large.tokens.tape import Tape
 
 CHANNELS = 4
 

@@ -26,11 +26,11 @@ from xcit_mm.data.audit.audit import check_dataset
 from xcit_mm.data.audit.band_statistics import band_statistics
 from xcit_mm.data.datasets.samples import SampleRequest, TrainingSamples
 from xcit_mm.data.transforms.decode import SampleError
-from xcit_mm.large_images import drawn_windows, scene_transforms
-from xcit_mm.large_images.read_window import ReadWindow
-from xcit_mm.scenes.arrays import Array
-from xcit_mm.scenes.image_views import RGBImage
-from xcit_mm.scenes.open_image import open_image
+from xcit_mm.large.data import drawn_windows, scene_transforms
+from xcit_mm.large.data.read_window import ReadWindow
+from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.files.image_views import RGBImage
+from xcit_mm.large.files.open_image import open_image
 
 CLASSES = ('field', 'road', 'water')
 METAINFO = dict(classes=CLASSES)

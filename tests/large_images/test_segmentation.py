@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from xcit_mm.base.errors import UserError
 from xcit_mm.base.geometry import tiles, whole
-from xcit_mm.large_images import segment as segmentation
-from xcit_mm.large_images.passes import Passes
-from xcit_mm.large_images.streamed_maps import Pyramid
+from xcit_mm.large.maps import segment as segmentation
+from xcit_mm.large.maps.streamed_maps import Pyramid
+from xcit_mm.large.tokens.passes import Passes
 
 
 @pytest.mark.parametrize(

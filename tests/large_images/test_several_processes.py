@@ -15,13 +15,13 @@ from torch import nn
 
 from xcit_mm.base.errors import ArgumentError, UserError
 from xcit_mm.base.progress import Progress
-from xcit_mm.large_images import detect as detection
-from xcit_mm.large_images import segment as segmentation
-from xcit_mm.large_images import stream
-from xcit_mm.large_images.passes import Passes
-from xcit_mm.large_images.predict_large import LargeOptions, predict_large
-from xcit_mm.large_images.shards import Shards
-from xcit_mm.large_images.training import shared_images
+from xcit_mm.large import stream
+from xcit_mm.large.maps import detect as detection
+from xcit_mm.large.maps import segment as segmentation
+from xcit_mm.large.predict_large import LargeOptions, predict_large
+from xcit_mm.large.tokens.passes import Passes
+from xcit_mm.large.tokens.shards import Shards
+from xcit_mm.large.training import shared_images
 
 SIZE = 184, 131  # of 23 rows of tokens for patch size 8, in blocks of 5 or 6
 

@@ -10,13 +10,13 @@ from xcit_mm import UserError
 from xcit_mm.base.errors import ArgumentError
 from xcit_mm.base.geometry import whole
 from xcit_mm.base.progress import Progress, silent
-from xcit_mm.large_images.normalized import NormalizedImage
-from xcit_mm.large_images.predict_large import LargeOptions, predict_large
-from xcit_mm.large_images.slices import label_slices, slices_of
-from xcit_mm.large_images.workspace import Workspace
+from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.files.image_source import WindowError
+from xcit_mm.large.predict_large import LargeOptions, predict_large
+from xcit_mm.large.slices import label_slices, slices_of
+from xcit_mm.large.tokens.normalized import NormalizedImage
+from xcit_mm.large.tokens.workspace import Workspace
 from xcit_mm.predictions import Segmentation
-from xcit_mm.scenes.arrays import Array
-from xcit_mm.scenes.image_source import WindowError
 
 SLICES = dict(sliced=64, overlap=16, batch_size=1)  # three rows of three slices
 

@@ -15,11 +15,11 @@ from mmengine.structures import BaseDataElement, InstanceData, PixelData
 from mmseg.structures import SegDataSample
 from torch import Tensor, nn
 
-from xcit_mm.large_images.normalized import NormalizedImage
-from xcit_mm.large_images.step import require_trainable_model, streamed_loss
-from xcit_mm.scenes.arrays import Array
-from xcit_mm.scenes.image_views import RGBImage
-from xcit_mm.scenes.label_windows import LabelWindows
+from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.files.image_views import RGBImage
+from xcit_mm.large.labels.label_windows import LabelWindows
+from xcit_mm.large.losses.step import require_trainable_model, streamed_loss
+from xcit_mm.large.tokens.normalized import NormalizedImage
 
 BOXES = [[3.0, 5, 40, 60], [100, 90, 190, 147], [150, 20, 199, 70]]
 

@@ -10,9 +10,10 @@ from helpers.small_xcit import SMALL, small_xcit
 
 from xcit_mm import XCiT
 from xcit_mm.base.errors import ArgumentError, UserError
-from xcit_mm.large_images import passes, stream, workspace
-from xcit_mm.large_images.shards import Shards
-from xcit_mm.large_images.workspace import Workspace
+from xcit_mm.large import stream
+from xcit_mm.large.tokens import passes, workspace
+from xcit_mm.large.tokens.shards import Shards
+from xcit_mm.large.tokens.workspace import Workspace
 
 ODD_SIZES = (161, 75), (66, 129), (97, 97)
 STRIPES = 1, 2, 5, None

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from xcit_mm import XCiT
 from xcit_mm.base.device import multiplies_bfloat16
 from xcit_mm.base.errors import ArgumentError, UserError
-from xcit_mm.large_images import backward, passes, stream_backward
+from xcit_mm.large import stream_backward
+from xcit_mm.large.tokens import backward, passes
 
 
 def whole_gradients(backbone: nn.Module, image: Tensor, seed: int = 0) -> list[Tensor]:

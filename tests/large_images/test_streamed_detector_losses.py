@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from xcit_mm.base.errors import UserError
 from xcit_mm.base.geometry import Window, evenly_cut, whole
-from xcit_mm.large_images import detect_loss
-from xcit_mm.large_images.backward import TrainedPasses
-from xcit_mm.large_images.detect_loss import losses, require_trainable_detector
-from xcit_mm.large_images.streamed_maps import Pyramid
-from xcit_mm.large_images.tape import Tape
+from xcit_mm.large.losses import detect_loss
+from xcit_mm.large.losses.detect_loss import losses, require_trainable_detector
+from xcit_mm.large.maps.streamed_maps import Pyramid
+from xcit_mm.large.tokens.backward import TrainedPasses
+from xcit_mm.large.tokens.tape import Tape
 
 SIZE = 150, 203
 HARD = 'Faster R-CNN with hard examples'

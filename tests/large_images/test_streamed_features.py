@@ -5,7 +5,7 @@ import torch
 from helpers import randomize, relative_error
 from helpers.small_xcit import SMALL
 
-from xcit_mm.large_images.streamed_features import StreamedFeatures
+from xcit_mm.large.tokens.streamed_features import StreamedFeatures
 from xcit_mm.network.models.image_xcit import ImageXCiT
 from xcit_mm.network.tokens import map_to_tokens
 

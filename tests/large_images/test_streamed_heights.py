@@ -17,11 +17,11 @@ from xcit_mm.base.errors import ArgumentError, UserError
 from xcit_mm.demo.page import _draw
 from xcit_mm.infer.run import infer
 from xcit_mm.inference.video import write_video
-from xcit_mm.large_images import segment
-from xcit_mm.large_images.passes import Passes
-from xcit_mm.large_images.slices import slices_of
+from xcit_mm.large.files.geotiff import write_tiff
+from xcit_mm.large.maps import segment
+from xcit_mm.large.slices import slices_of
+from xcit_mm.large.tokens.passes import Passes
 from xcit_mm.predictions.seams import largest_steps
-from xcit_mm.scenes.geotiff import write_tiff
 
 PLACE = dict(crs='EPSG:32633', transform=from_origin(500000, 5400000, 0.5, 0.5))
 # Heights in thousands, for which 16 bits would be too few.

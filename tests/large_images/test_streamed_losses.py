@@ -17,14 +17,14 @@ from xcit_mm.base.environment import require_framework
 from xcit_mm.base.errors import UserError
 from xcit_mm.base.geometry import Window, length, whole
 from xcit_mm.data.datasets.labels import LabelRule
-from xcit_mm.large_images import lazy as lazy_maps
-from xcit_mm.large_images import segment_loss
-from xcit_mm.large_images.passes import Passes
-from xcit_mm.large_images.segment_loss import losses, require_streamable_losses
-from xcit_mm.large_images.streamed_maps import Pyramid
-from xcit_mm.large_images.tape import Tape
-from xcit_mm.large_images.token_files import TokenFile
-from xcit_mm.large_images.token_gradients import TokenGradients
+from xcit_mm.large.losses import segment_loss
+from xcit_mm.large.losses.segment_loss import losses, require_streamable_losses
+from xcit_mm.large.maps import lazy as lazy_maps
+from xcit_mm.large.maps.streamed_maps import Pyramid
+from xcit_mm.large.tokens.passes import Passes
+from xcit_mm.large.tokens.tape import Tape
+from xcit_mm.large.tokens.token_files import TokenFile
+from xcit_mm.large.tokens.token_gradients import TokenGradients
 from xcit_mm.network.tokens import fill_up
 
 SIZE = 137, 91

@@ -15,7 +15,7 @@ from xcit_mm.base.environment import require_framework
 from xcit_mm.base.geometry import Window
 from xcit_mm.data.datasets.samples import SampleRequest, TrainingSamples
 from xcit_mm.data.transforms.decode import SampleError
-from xcit_mm.large_images.read_window import ReadWindow
+from xcit_mm.large.data.read_window import ReadWindow
 
 pytestmark = pytest.mark.filterwarnings('ignore::rasterio.errors.NotGeoreferencedWarning')
 SIZES = {'a': (150, 211), 'inside/b': (60, 64)}

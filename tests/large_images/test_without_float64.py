@@ -9,7 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from xcit_mm.base.device import choose_device, widest_dtype
-from xcit_mm.large_images import backward, passes, stream, stream_backward
+from xcit_mm.large import stream, stream_backward
+from xcit_mm.large.tokens import backward, passes
 from xcit_mm.network.ops import moments
 
 HAS_FLOAT64 = 'this device has no float64'

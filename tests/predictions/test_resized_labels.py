@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from xcit_mm.predictions import resized_labels
-from xcit_mm.predictions.resized_labels import bilinear, labels_of_resized
+from xcit_mm.large.maps import resized_labels
+from xcit_mm.large.maps.resized_labels import bilinear, labels_of_resized
 
 
 def field(classes, height, width, noise=0.3):

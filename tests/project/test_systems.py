@@ -38,7 +38,7 @@ from xcit_mm.base.errors import UserError
 from xcit_mm.base.files import allocate, move_folder, set_aside, write_beside, write_whole
 from xcit_mm.inference.written import only_writer
 from xcit_mm.base.free_memory import free_memory
-from xcit_mm.large_images.workspace import free_disk
+from xcit_mm.large.tokens.workspace import free_disk
 
 try:
     import fcntl

@@ -19,12 +19,12 @@ from xcit_mm.base.geometry import Window, whole
 from xcit_mm.data.datasets.labels import LabelRule
 from xcit_mm.data.transforms.decode import BadImageError, LoadImage
 from xcit_mm.data.transforms.label_images import LoadLabels
-from xcit_mm.scenes import image_source
-from xcit_mm.scenes.arrays import Array
-from xcit_mm.scenes.geotiff import write_tiff
-from xcit_mm.scenes.label_windows import open_labels
-from xcit_mm.scenes.rasters import Raster
-from xcit_mm.scenes.symmetries import Symmetry
+from xcit_mm.large.files import image_source
+from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.files.geotiff import write_tiff
+from xcit_mm.large.files.rasters import Raster
+from xcit_mm.large.files.symmetries import Symmetry
+from xcit_mm.large.labels.label_windows import open_labels
 
 WINDOW = Window(slice(3, 28), slice(12, 41))
 IMAGE = Array(np.zeros((45, 64, 3), np.uint8), 'a.tif')

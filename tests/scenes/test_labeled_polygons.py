@@ -14,11 +14,16 @@ from shapely.geometry import mapping
 
 from xcit_mm import UserError
 from xcit_mm.base.geometry import Window, tiles, whole
-from xcit_mm.scenes.arrays import Array
-from xcit_mm.scenes.class_cells import count_cells
-from xcit_mm.scenes.label_windows import LabelWindows, open_labels
-from xcit_mm.scenes.labeled_polygons import LabeledPolygons, read_polygons, repaired, without_holes
-from xcit_mm.scenes.polygon_labels import PolygonLabels
+from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.labels.class_cells import count_cells
+from xcit_mm.large.labels.label_windows import LabelWindows, open_labels
+from xcit_mm.large.labels.labeled_polygons import (
+    LabeledPolygons,
+    read_polygons,
+    repaired,
+    without_holes,
+)
+from xcit_mm.large.labels.polygon_labels import PolygonLabels
 
 CLASSES = ('field', 'road', 'water')
 SIZE = 333, 401

@@ -13,10 +13,10 @@ from rasterio.merge import merge
 
 from xcit_mm import UserError
 from xcit_mm.base.geometry import Window, tiles, whole
-from xcit_mm.scenes import mosaics
-from xcit_mm.scenes.image_source import ImageSource
-from xcit_mm.scenes.open_image import image_size, open_image
-from xcit_mm.scenes.rasters import Raster
+from xcit_mm.large.files import mosaics
+from xcit_mm.large.files.image_source import ImageSource
+from xcit_mm.large.files.open_image import image_size, open_image
+from xcit_mm.large.files.rasters import Raster
 
 RANDOM = np.random.default_rng(0)
 WINDOW = Window(slice(20, 90), slice(31, 104))

@@ -13,11 +13,11 @@ from xcit_mm import UserError
 from xcit_mm.base.geometry import Window, tiles, whole
 from xcit_mm.data.transforms.decode import BadImageError
 from xcit_mm.data.transforms.multiband import LoadMultiband
-from xcit_mm.scenes.arrays import Array
-from xcit_mm.scenes.image_views import RGBImage
-from xcit_mm.scenes.open_image import open_image
-from xcit_mm.scenes.slides import Slide
-from xcit_mm.scenes.symmetries import Symmetry, TurnedImage
+from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.files.image_views import RGBImage
+from xcit_mm.large.files.open_image import open_image
+from xcit_mm.large.files.slides import Slide
+from xcit_mm.large.files.symmetries import Symmetry, TurnedImage
 
 SIZE = 45, 67
 WINDOW = Window(slice(3, 38), slice(12, 41))
@@ -238,7 +238,7 @@ def slide(tmp_path, monkeypatch):
     def opened(level: int, **properties: str) -> Slide:
         (tmp_path / 'a.svs').touch()
         monkeypatch.setattr('openslide.OpenSlide', lambda path: Scan(properties))
-        monkeypatch.setattr('xcit_mm.scenes.slides.require_own_files', lambda path: path)
+        monkeypatch.setattr('xcit_mm.large.files.slides.require_own_files', lambda path: path)
         return Slide(tmp_path / 'a.svs', level=level)
 
     return opened
@@ -261,7 +261,7 @@ def test_levels_between_the_pixels_of_a_slide_are_read_in_fixed_blocks(slide, mo
         return read_region(scan, corner, level, size)
 
     monkeypatch.setattr(Scan, 'read_region', recorded)
-    monkeypatch.setattr('xcit_mm.scenes.slides.BLOCK', 32)
+    monkeypatch.setattr('xcit_mm.large.files.slides.BLOCK', 32)
     source.read(WINDOW)
     assert regions == [(24, 6, 29, 35)]  # pixels at whole steps
     source.full_size = 90, 133
@@ -281,9 +281,9 @@ def test_the_box_of_the_scanned_area_is_known_from_the_smallest_level(slide, mon
         step = 2 - level
         box = Window(slice(10 * step, 32 * step), slice(19 * step, 45 * step))
         assert slide(level, **bounds).valid_box() == box.clipped(size)
-    monkeypatch.setattr('xcit_mm.scenes.slides.MAX_SURVEYED', 10)
+    monkeypatch.setattr('xcit_mm.large.files.slides.MAX_SURVEYED', 10)
     box = slide(1, **bounds).valid_box()
     assert box == Window(slice(4, 39), slice(5, 50))
     monkeypatch.setattr(f'{__name__}.EMPTY', np.ones(SIZE, bool))
-    monkeypatch.setattr('xcit_mm.scenes.slides.MAX_SURVEYED', 10**6)
+    monkeypatch.setattr('xcit_mm.large.files.slides.MAX_SURVEYED', 10**6)
     assert 0 in slide(1).valid_box().size

@@ -10,8 +10,8 @@ import tifffile
 
 from xcit_mm import UserError
 from xcit_mm.base.geometry import Window, whole
-from xcit_mm.scenes.image_source import ImageSource
-from xcit_mm.scenes.open_image import image_size, open_image
+from xcit_mm.large.files.image_source import ImageSource
+from xcit_mm.large.files.open_image import image_size, open_image
 
 PIXELS = np.random.default_rng(0).integers(1, 255, (75, 101, 5), np.uint8)
 WINDOW = Window(slice(13, 60), slice(31, 98))
@@ -208,7 +208,7 @@ REFUSED = {
 
 @pytest.mark.parametrize('name', REFUSED)
 def test_hostile_and_unusable_files_are_refused(name, tmp_path, monkeypatch):
-    monkeypatch.setattr('xcit_mm.scenes.ome_tiff.MAX_PLANES', 9)
+    monkeypatch.setattr('xcit_mm.large.files.ome_tiff.MAX_PLANES', 9)
     path = tmp_path / 'a.ome.tif'
     REFUSED[name][0](path)
     with pytest.raises(UserError) as error:
@@ -218,8 +218,8 @@ def test_hostile_and_unusable_files_are_refused(name, tmp_path, monkeypatch):
 
 
 def test_pages_of_too_many_channels_are_not_opened(tmp_path, monkeypatch):
-    monkeypatch.setattr('xcit_mm.scenes.image_source.MAX_CHANNELS', 4)
-    monkeypatch.setattr('xcit_mm.scenes.ome_tiff.GdalImage', pytest.fail)
+    monkeypatch.setattr('xcit_mm.large.files.image_source.MAX_CHANNELS', 4)
+    monkeypatch.setattr('xcit_mm.large.files.ome_tiff.GdalImage', pytest.fail)
     path = write(tmp_path / 'a.ome.tif')
     with pytest.raises(UserError) as error:
         open_image(path, str)

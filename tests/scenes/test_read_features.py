@@ -14,7 +14,7 @@ from rasterio.warp import transform as warped
 from shapely.geometry import mapping
 
 from xcit_mm import UserError
-from xcit_mm.scenes.read_features import DEGREES, in_crs, read_features
+from xcit_mm.large.labels.read_features import DEGREES, in_crs, read_features
 
 UTM = 'EPSG:32632'
 TRIGGERS = "SELECT name FROM sqlite_master WHERE type = 'trigger'"

@@ -12,8 +12,8 @@ from shapely.geometry import mapping
 
 from xcit_mm import UserError
 from xcit_mm.data.tiff.reference_systems import crs_of
-from xcit_mm.scenes.rasters import Raster
-from xcit_mm.scenes.read_features import in_crs, read_features
+from xcit_mm.large.files.rasters import Raster
+from xcit_mm.large.labels.read_features import in_crs, read_features
 
 UTM = CRS.from_epsg(32632).to_wkt()
 PLACE = '/nowhere/grid'

@@ -13,9 +13,9 @@ from helpers.file_server import FileServer, serving
 from xcit_mm import UserError
 from xcit_mm.base import http
 from xcit_mm.base.geometry import Window, whole
-from xcit_mm.scenes import remote_rasters
-from xcit_mm.scenes.open_image import image_size, open_image
-from xcit_mm.scenes.rasters import Raster
+from xcit_mm.large.files import remote_rasters
+from xcit_mm.large.files.open_image import image_size, open_image
+from xcit_mm.large.files.rasters import Raster
 
 WINDOW = Window(slice(333, 390), slice(417, 640))
 BLOCK = 2**14

@@ -13,10 +13,10 @@ from rasterio import Affine
 
 from xcit_mm import UserError
 from xcit_mm.base.geometry import Window, tiles, whole
-from xcit_mm.scenes.arrays import Array
-from xcit_mm.scenes.image_source import ImageSource
-from xcit_mm.scenes.open_image import open_image
-from xcit_mm.scenes.resampled_image import ResampledImage
+from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.files.image_source import ImageSource
+from xcit_mm.large.files.open_image import open_image
+from xcit_mm.large.files.resampled_image import ResampledImage
 
 RANDOM = np.random.default_rng(0)
 PIXELS = RANDOM.integers(0, 256, (150, 211, 3), np.uint8)
@@ -80,7 +80,7 @@ def test_a_resampled_image_has_the_same_values_in_any_window(kind, size, monkeyp
     reference = expected(KINDS[kind], size)
     tolerance = 0.51 if kind != 'f4' else 1e-6
     assert result.dtype == image.dtype and np.abs(result - reference).max() <= tolerance
-    monkeypatch.setattr('xcit_mm.scenes.resampled_image.MAX_READ', 3 * 40**2)
+    monkeypatch.setattr('xcit_mm.large.files.resampled_image.MAX_READ', 3 * 40**2)
     for tile in ((7, 13), (1, 64), (51, 3)):
         assert np.array_equal(in_parts(image, tile), result)
 

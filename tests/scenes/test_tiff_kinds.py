@@ -23,10 +23,10 @@ from xcit_mm.data.transforms.decode import BadImageError, LoadImage, decode
 from xcit_mm.data.transforms.label_images import LoadLabels
 from xcit_mm.data.transforms.multiband import LoadMultiband
 from xcit_mm.inference.sources import to_rgb
-from xcit_mm.scenes.image_views import RGBImage
-from xcit_mm.scenes.open_image import image_size, open_image
-from xcit_mm.scenes.open_scene import SceneOptions, open_scene
-from xcit_mm.scenes.polygon_masks import polygons_of
+from xcit_mm.large.files.image_views import RGBImage
+from xcit_mm.large.files.open_image import image_size, open_image
+from xcit_mm.large.files.open_scene import SceneOptions, open_scene
+from xcit_mm.large.labels.polygon_masks import polygons_of
 
 HEIGHT, WIDTH = 16, 32
 BANDS = np.random.default_rng(0).integers(1, 255, (HEIGHT, WIDTH, 5), np.uint8)

@@ -24,7 +24,7 @@ from ..data.audit.annotations import (
 from ..data.importers.areas import joined
 from ..data.importers.base import Shape, Size, absolute
 from ..inference.written import PREDICTIONS
-from ..predictions.outlines import outlines_of
+from ..large.labels.outlines import outlines_of
 
 BOXES, POLYGONS, MASKS = SHAPE_KINDS = ('boxes', 'polygons', 'masks')
 TOLERANCE = 0.5  # pixels between a polygon and the outline of its mask

@@ -23,7 +23,7 @@ from ..base.errors import ArgumentError, printable
 from ..base.geometry import Window
 from ..data.audit.annotations import read_annotations, require_encodable
 from ..data.datasets.coco import indexed
-from ..large_images.large_predictions import run_lengths_in
+from ..large.large_predictions import run_lengths_in
 from ..predictions import SCORE_THR
 from ..predictions.results import run_lengths
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..analysis.error_tables import ErrorTables
 from ..base.geometry import tiles, whole
-from ..scenes.image_source import TILE
+from ..large.files.image_source import TILE
 
 NO_CLASS = 'no class'
 Cells = tuple[np.ndarray, np.ndarray]  # the places of a matrix that are not 0, and their values

@@ -6,11 +6,11 @@ import cv2
 import numpy as np
 from mmengine.structures import BaseDataElement, InstanceData
 
-from ..large_images.large_predictions import MAX_TEXTS, LargeDetections
-from ..large_images.workspace import Workspace
+from ..large.files.overview import overview
+from ..large.large_predictions import MAX_TEXTS, LargeDetections
+from ..large.tokens.workspace import Workspace
 from ..predictions import Segmentation
 from ..predictions.drawing import Color, draw_objects
-from ..scenes.overview import overview
 
 SIDE = 1024  # pixels of the longer side
 LEGEND_ROWS = 2

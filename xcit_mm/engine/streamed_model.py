@@ -21,15 +21,15 @@ from ..base.errors import ProcessesError, UserError
 from ..base.processes import cpu_group, own_group, together
 from ..base.progress import LoggedProgress, Progress, TileProgress, silent
 from ..fusion import in_dtype
-from ..large_images.detect import require_detector
-from ..large_images.normalized import NormalizedImage, require_only_normalization
-from ..large_images.passes import Passes, Unread
-from ..large_images.segment import require_segmentor
-from ..large_images.step import streamed_loss
-from ..large_images.streamable import require_streamable
-from ..large_images.streamed_results import bytes_of_pixel, demand_of, label_dtype, results_of
-from ..large_images.workspace import Workspace, memory_limit, open_workspace
-from ..scenes.image_source import TRAINED, ImageSource
+from ..large.files.image_source import TRAINED, ImageSource
+from ..large.losses.step import streamed_loss
+from ..large.maps.detect import require_detector
+from ..large.maps.segment import require_segmentor
+from ..large.streamed_results import bytes_of_pixel, demand_of, label_dtype, results_of
+from ..large.tokens.normalized import NormalizedImage, require_only_normalization
+from ..large.tokens.passes import Passes, Unread
+from ..large.tokens.streamable import require_streamable
+from ..large.tokens.workspace import Workspace, memory_limit, open_workspace
 from .distributed import average_gradients
 
 REMEDY = 'set stream=None, and train on crops'
@@ -57,7 +57,7 @@ class StreamedModel(nn.Module):
         find_unused_parameters: See DistributedDataParallel.
 
     Attributes:
-        group: The processes that share an image; see :class:`~xcit_mm.large_images.passes.Passes`.
+        group: The processes that share an image; see :class:`~xcit_mm.large.tokens.passes.Passes`.
 
     Raises:
         UserError: If it is not known how to compute the predictions of the model tile by tile.

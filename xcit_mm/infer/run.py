@@ -43,12 +43,12 @@ from ..inference.sources import (
     read_frames,
 )
 from ..inference.written import STORE, Output, is_output, only_writer, require_kept
-from ..large_images.large_predictions import LargePrediction
-from ..large_images.output_options import OutputOptions
-from ..large_images.predict_large import LargeOptions, check_options, described, predict_large
+from ..large.files.open_image import image_size
+from ..large.large_predictions import LargePrediction
+from ..large.output_options import OutputOptions
+from ..large.predict_large import LargeOptions, check_options, described, predict_large
 from ..network.weights.cache import is_url
 from ..predictions import SCORE_THR, Detections
-from ..scenes.open_image import image_size
 from .summary import Predicted, in_few_words, print_summary
 
 # Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24

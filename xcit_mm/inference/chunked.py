@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..large_images.segment import has_unmodified_head
+from ..large.maps.resized_labels import bilinear, labels_of_resized
+from ..large.maps.segment import has_unmodified_head
 from ..network.pyramid import covered_size
-from ..predictions.resized_labels import bilinear, labels_of_resized
 
 
 class SingleUseMaps(list):
@@ -35,7 +35,7 @@ def segment(model: nn.Module, data: dict[str, Any]) -> list[Tensor]:
 
     mmseg resizes the scores of all classes to the size of the image. That needs 14 GB for 150
     classes and 24 megapixels. Here, only the scores that can win somewhere are resized; see
-    :mod:`xcit_mm.predictions.resized_labels`. Sliding windows and segmentors with their own
+    :mod:`xcit_mm.large.maps.resized_labels`. Sliding windows and segmentors with their own
     inference are
     left to mmseg.
     """

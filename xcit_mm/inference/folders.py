@@ -8,9 +8,9 @@ from pathlib import Path
 from ..base.file_headers import MAX_TEXT
 from ..base.files import open_regular
 from ..base.finder import IMAGE_SUFFIXES, ZARR, LeftOut, in_order, walk
-from ..scenes.rasters import RASTERS
-from ..scenes.slides import SLIDES
-from ..scenes.virtual_rasters import VIRTUAL
+from ..large.files.rasters import RASTERS
+from ..large.files.slides import SLIDES
+from ..large.files.virtual_rasters import VIRTUAL
 
 # A file that is named itself may have any suffix.
 IMAGES = (*IMAGE_SUFFIXES, *RASTERS, *SLIDES, *VIRTUAL)

@@ -30,9 +30,9 @@ from ..config.tree import class_name, pipeline_of_test_set
 from ..data.transforms.multiband import LoadMultiband
 from ..engine.same_sizes import groups_of
 from ..fusion import FusedCopy
-from ..large_images.large_predictions import LargePrediction
-from ..large_images.predict_large import LargeOptions, predict_large
-from ..large_images.segment import predicts_heights
+from ..large.large_predictions import LargePrediction
+from ..large.maps.segment import predicts_heights
+from ..large.predict_large import LargeOptions, predict_large
 from ..network.weights.hub import is_folder
 from ..network.weights.names import require_same_tensors
 from ..network.weights.pretrained import require_file

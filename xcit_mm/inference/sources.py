@@ -17,9 +17,9 @@ from ..base.progress import ImageProgress
 from ..data.transforms.decode import MAX_BYTES as MAX_FILE_BYTES
 from ..data.transforms.decode import BadImageError, decode, rgb_of
 from ..data.transforms.multiband import LoadMultiband
+from ..large.files.open_image import needs_windows
+from ..large.files.zarr_metadata import is_zarr
 from ..network.weights.cache import is_url
-from ..scenes.open_image import needs_windows
-from ..scenes.zarr_metadata import is_zarr
 from .folders import VIDEOS, Folder
 from .video import read_video
 

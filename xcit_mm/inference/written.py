@@ -22,8 +22,8 @@ from ..base.files import (
     writing_to,
 )
 from ..base.locks import is_there, open_lock, try_lock, unlocking
-from ..large_images.large_predictions import LargeDetections, LargeHeights, LargePrediction
-from ..large_images.output_options import DEFAULT_OUTPUT, OutputOptions
+from ..large.large_predictions import LargeDetections, LargeHeights, LargePrediction
+from ..large.output_options import DEFAULT_OUTPUT, OutputOptions
 from ..network.weights.cache import is_url
 from ..predictions import Detections, Heights, Segmentation
 from ..predictions.class_names import category_ids

@@ -12,10 +12,10 @@ from pycocotools import mask as coco_mask
 
 from ..base.environment import require
 from ..data.transforms.decode import rgb_of
+from ..large.labels.outlines import outlines_of_masks
 from .class_names import category_ids, valid_palette
 from .detected_object import DetectedObject
 from .drawing import Color, draw_objects, topmost_masks
-from .outlines import outlines_of_masks
 from .short_texts import few_names, size_text
 from .supervision_detections import labels_of, masks_of, to_supervision
 

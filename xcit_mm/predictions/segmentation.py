@@ -11,9 +11,9 @@ from mmengine.structures import PixelData
 from ..base.environment import require
 from ..base.errors import ArgumentError
 from ..data.transforms.decode import rgb_of
+from ..large.labels.outlines import outlines_by_label, outlines_of
 from .class_names import valid_palette
 from .drawing import Color, draw_regions, topmost_masks
-from .outlines import outlines_by_label, outlines_of
 from .short_texts import few_names, size_text
 from .supervision_detections import labels_of, masks_of, to_supervision
 

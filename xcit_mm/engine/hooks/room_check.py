@@ -7,8 +7,8 @@ from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, Runner
 
 from ...base.processes import cpu_group, require_same, together
-from ...large_images.step import require_room, require_trainable_model
-from ...scenes.open_image import image_size
+from ...large.files.open_image import image_size
+from ...large.losses.step import require_room, require_trainable_model
 from ..streamed_model import StreamedModel, image_named
 from . import order
 

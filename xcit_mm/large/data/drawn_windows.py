@@ -1,0 +1,194 @@
+"""What datasets of windows have in common: windows of large images are drawn at random."""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from mmengine.dataset import BaseDataset
+
+from ...base.errors import ArgumentError
+from ...base.geometry import Span, Window, length
+from ...data.transforms.decode import BadImageError, SampleError
+from .read_window import ReadWindow
+
+NO_DATA = 'no window with data was found in it'
+MAX_DRAWS = 32  # windows that are drawn until one has enough pixels with data
+MAX_OPEN = 8  # scenes that are open in a process
+
+
+class Choice(NamedTuple):
+    """A scene, and what a window of it has to show: nothing, an object, or a class in a cell."""
+
+    scene: int
+    label: int | None = None
+    part: int | None = None
+
+
+class Drawn(NamedTuple):
+    """A window of a scene, which of its pixels have data (None: all), and their share."""
+
+    scene: int
+    window: Window
+    is_valid: np.ndarray | None
+    share: float
+
+
+class DrawnWindows(BaseDataset):
+    """Windows of large images, drawn at random in each iteration; the base of such datasets.
+
+    The pipeline starts with :class:`.ReadWindow`. Which window a sample shows follows from NumPy's
+    global random numbers, which a run seeds for each sample with the iteration and its place in the
+    batch. So a resumed run draws the same windows, with any number of data workers. With
+    ``test_mode``, the windows follow from the index.
+
+    Scenes are drawn in proportion to their area. A subclass lists the scenes in ``load_data_list``,
+    with ``img_path``, ``height`` and ``width``, and does not serialize them.
+
+    Args:
+        window: The side of the windows in pixels, or (h, w). A smaller scene is padded.
+        length: The number of windows of an epoch. Default: as many as cover all scenes once.
+        min_valid: The smallest share of pixels with data in a window. If 32 windows have less, the
+            one with the most is used; if none has any, another sample takes its place.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        window: int | Sequence[int] = 512,
+        length: int | None = None,
+        min_valid: float = 0.5,
+        **kwargs: Any,
+    ) -> None:
+        name = type(self).__name__
+        size = (window, window) if isinstance(window, int) else tuple(window)
+        if len(size) != 2 or not all(type(n) is int and n > 0 for n in size):
+            raise ArgumentError(f'{name}: window={window!r} is not a size in pixels')
+        if length is not None and (type(length) is not int or length < 1):
+            raise ArgumentError(f'{name}: length={length!r} is not a positive integer')
+        require_share(name, min_valid=min_valid)
+        self.size, self._length, self._min_valid = size, length, min_valid
+        self._open: OrderedDict[int, dict] = OrderedDict()
+        super().__init__(*args, **kwargs)
+
+    def __getstate__(self) -> dict:  # open files are not sent to data workers
+        return {**self.__dict__, '_open': OrderedDict()}
+
+    def __len__(self) -> int:
+        self.full_init()
+        return self._length
+
+    def full_init(self) -> None:
+        if self._fully_initialized:
+            return
+        self._reader = next(iter(self.pipeline.transforms), None)
+        if not isinstance(self._reader, ReadWindow):
+            raise ArgumentError(
+                f'{type(self).__name__}: the first transform of its pipeline is '
+                f'{type(self._reader).__name__}: use ReadWindow'
+            )
+        super().full_init()
+        sizes = np.array([(info['height'], info['width']) for info in self.data_list])
+        self._areas = sizes.prod(axis=1) / sizes.prod(axis=1).sum()
+        if self._length is None:
+            self._length = int((-(-sizes // self.size)).prod(axis=1).sum())
+
+    def get_data_info(self, idx: int) -> dict:
+        """Return the size of a sample; its scene is known only when its window is drawn."""
+        self.full_init()
+        height, width = self.size
+        info = self.data_list[idx % len(self.data_list)]
+        return {**info, 'height': height, 'width': width, 'sample_idx': idx}
+
+    def prepare_data(self, idx: int) -> Any:
+        """Draw a window, and return it after the pipeline.
+
+        Raises:
+            SampleError: If the window cannot be read; it names the image.
+        """
+        seed = idx if self.test_mode else np.random.randint(2**31, size=4).tolist()
+        drawn = self._draw(np.random.default_rng(seed))
+        with self._named(drawn.scene):
+            of_window = dict(self._of_window(drawn), window_size=self.size, sample_idx=idx)
+            return self.pipeline({**self._opened(drawn.scene), **of_window})
+
+    def _draw(self, rng: np.random.Generator) -> Drawn:
+        """Draw windows until one has enough pixels with data, and return the best."""
+        best = None
+        for _ in range(MAX_DRAWS):
+            choice = self._choose(rng)
+            with self._named(choice.scene):
+                drawn = self._look(choice, rng)
+            if best is None or drawn.share > best.share:
+                best = drawn
+            if best.share >= self._min_valid:
+                break
+        if not best.share:
+            raise SampleError(self.data_list[best.scene]['img_path'], BadImageError(NO_DATA))
+        return best
+
+    def _choose(self, rng: np.random.Generator) -> Choice:
+        return Choice(int(rng.choice(len(self._areas), p=self._areas)))
+
+    def _look(self, choice: Choice, rng: np.random.Generator) -> Drawn:
+        """Place a window at random so that it shows what was chosen."""
+        info = self.data_list[choice.scene]
+        size = info['height'], info['width']
+        shown = self._shown(choice, size, rng)
+        spans = zip(shown or (None, None), self.size, size, strict=True)
+        window = Window(*(_placed(*span, rng) for span in spans))
+        is_valid = self._opened(choice.scene)['img'].valid(window)
+        return Drawn(choice.scene, window, is_valid, 1 if is_valid is None else is_valid.mean())
+
+    def _shown(
+        self, choice: Choice, size: tuple[int, int], rng: np.random.Generator
+    ) -> Window | None:
+        """Return the part of a scene (H, W) that a window has to show, or None for any place."""
+        del choice, size, rng
+        return None
+
+    def _of_window(self, drawn: Drawn) -> dict:
+        """Return what the pipeline gets of a window in addition to the open scene."""
+        return dict(window=drawn.window, is_valid=drawn.is_valid)
+
+    def _opened(self, scene: int) -> dict:
+        """Return a scene with its open image."""
+        if scene not in self._open:
+            self._open[scene] = self._opened_now(scene)
+            if len(self._open) > MAX_OPEN:
+                self._open.popitem(last=False)
+        self._open.move_to_end(scene)
+        return self._open[scene]
+
+    def _opened_now(self, scene: int) -> dict:
+        return self._reader.opener(self.data_list[scene])
+
+    @contextmanager
+    def _named(self, scene: int) -> Iterator[None]:
+        """Turn errors into a SampleError that names the image, so that another sample is used."""
+        try:
+            yield
+        except Exception as error:  # decoders and transforms raise many kinds
+            raise SampleError(self.data_list[scene]['img_path'], error) from error
+
+
+def require_share(name: str, **shares: float) -> None:
+    """Refuse arguments of a class that are not numbers from 0 to 1."""
+    for argument, share in shares.items():
+        if not 0 <= share <= 1:
+            raise ArgumentError(f'{name}: {argument}={share!r} is not a number from 0 to 1')
+
+
+def _placed(shown: Span | None, side: int, size: int, rng: np.random.Generator) -> Span:
+    """Draw a span of ``side`` pixels on an axis of ``size`` pixels; an axis may be shorter."""
+    if size <= side:
+        return slice(0, size)
+    first, last = 0, size - side
+    if shown is not None:
+        if length(shown) > side:
+            middle = (shown.start + shown.stop) // 2
+            shown = slice(middle, middle + 1)
+        first, last = max(first, shown.stop - side), min(last, shown.start)
+    start = int(rng.integers(first, last + 1))
+    return slice(start, start + side)

@@ -1,0 +1,231 @@
+"""GeoTIFF files of labels and of values of classes, with the georeference of their image."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from ...base.errors import UserError, reason
+from ...base.files import write_beside, write_whole
+from ...base.geometry import Window, tiles, whole
+from .rasters import CACHE
+
+BLOCK = 512  # pixels of the side of a block
+WRITTEN_BYTES = 2**25  # of what is written at a time
+STORED = dict(compress='deflate', bigtiff='if_safer')
+# How overviews are made from the pixels: labels cannot be averaged. GDAL's 'mode' writes the label
+# 0 where pixels of 16 bits have no data.
+NEAREST, AVERAGE = 'nearest', 'average'
+# The columns of a table of classes, with GDAL's numbers of their type and usage.
+INTEGER, TEXT = 0, 2
+COLUMNS = {
+    'Value': (INTEGER, 5),
+    'Class': (TEXT, 2),
+    'Red': (INTEGER, 6),
+    'Green': (INTEGER, 7),
+    'Blue': (INTEGER, 8),
+}
+
+
+def write_tiff(
+    path: Path,
+    values: np.ndarray,
+    georeference: Mapping[str, Any],
+    palette: Sequence[tuple[int, int, int]] = (),
+    *,
+    nodata: float | None = None,
+    valid: Callable[[Window], np.ndarray] | None = None,
+    names: Sequence[str] = (),
+    classes: Sequence[str] = (),
+    levels_by: str = NEAREST,
+    cog: bool = False,
+) -> None:
+    """Write an array of integers or floats as a tiled GeoTIFF with overviews, window by window.
+
+    The file is either complete or absent: all of it is read again and compared. GeoTIFF cannot hold
+    the names of classes, and its keys cannot express some reference systems, such as a rotated
+    pole. They are in ``path.aux.xml``, which GDAL reads together with the file.
+
+    Args:
+        path: The file.
+        values: (H, W), or (bands, H, W).
+        georeference: ``crs`` and ``transform``; either may be missing.
+        palette: Colors of the values.
+        nodata: The value of pixels without data, which may be NaN for floats.
+        valid: Returns which pixels of a window have data, (h, w) bool, for a mask band. None: all.
+        names: The descriptions of the bands.
+        classes: The names of the values, for the table of values with their names and colors.
+        levels_by: How overviews are made from the pixels, ``NEAREST`` or ``AVERAGE``.
+        cog: Whether to write a cloud-optimized GeoTIFF, whose blocks hold all bands.
+
+    Raises:
+        UserError: If the file cannot be written.
+    """
+    import rasterio
+    from rasterio.errors import RasterioError
+
+    bands = values if values.ndim == 3 else values[None]
+    settings = dict(
+        GDAL_CACHEMAX=CACHE,
+        GDAL_PAM_ENABLED=False,  # everything is in the file itself
+        GDAL_TIFF_INTERNAL_MASK=True,
+        GDAL_TIFF_OVR_BLOCKSIZE=BLOCK,
+    )
+    try:
+        with write_beside(path) as made, warnings.catch_warnings(), rasterio.Env(**settings):
+            warnings.simplefilter('ignore')  # about images without a georeference
+            plain = made.with_name('plain.tif') if cog else made
+            options = dict(georeference, nodata=nodata)
+            _write_pixels(plain, bands, options, palette, valid, names)
+            levels = _add_levels(plain, levels_by)
+            if cog:
+                _convert_to_cog(plain, made)
+            _verify(made, bands, valid, levels)
+            with rasterio.open(made) as tiff:
+                is_held = tiff.crs == georeference.get('crs')
+    except (RasterioError, rasterio._err.CPLE_BaseError) as error:
+        raise UserError(
+            f'{path} cannot be written ({reason(error)}): make room on its disk'
+        ) from None
+    _write_sidecar(path, None if is_held else georeference['crs'].to_wkt(), classes, palette)
+
+
+def _write_pixels(
+    path: Path,
+    bands: np.ndarray,
+    options: Mapping[str, Any],
+    palette: Sequence[tuple[int, int, int]],
+    valid: Callable[[Window], np.ndarray] | None,
+    names: Sequence[str],
+) -> None:
+    import rasterio
+
+    count, height, width = bands.shape
+    options = dict(options, **STORED, height=height, width=width, count=count)
+    options |= dict(tiled=True, blockxsize=BLOCK, blockysize=BLOCK, interleave='band')
+    options |= dict(dtype=bands.dtype.name, photometric='minisblack')
+    if bands.dtype.kind == 'f':
+        options |= dict(predictor=3)  # halves the size of files of floats
+    with rasterio.open(path, 'w', 'GTiff', **options) as tiff:
+        if len(palette) and bands.dtype == np.uint8:
+            tiff.write_colormap(1, {i: tuple(color) for i, color in enumerate(palette)})
+        for band, name in enumerate(names, 1):
+            tiff.set_band_description(band, name)
+        for window in _windows(bands):
+            tiff.write(bands[(slice(None), *window)], window=_in_file(window))
+            if valid is not None:
+                tiff.write_mask(valid(window), window=_in_file(window))
+
+
+def _add_levels(path: Path, levels_by: str) -> int:
+    """Add the overviews, and return their number."""
+    import rasterio
+    from rasterio.enums import Resampling
+
+    with rasterio.open(path, 'r+') as tiff:
+        factors = _factors(tiff.shape)
+        tiff.build_overviews(factors, Resampling[levels_by])
+    return len(factors)
+
+
+def _convert_to_cog(plain: Path, path: Path) -> None:
+    from rasterio.shutil import copy
+
+    copy(plain, path, driver='COG', blocksize=BLOCK, overviews='force_use_existing', **STORED)
+
+
+def _verify(
+    path: Path,
+    bands: np.ndarray,
+    valid: Callable[[Window], np.ndarray] | None,
+    levels: int,
+) -> None:
+    """Refuse a file that differs from the array, because GDAL hides the errors of its last write.
+
+    Raises:
+        RasterioIOError: If pixels differ, or if an overview cannot be read.
+    """
+    import rasterio
+
+    with rasterio.open(path) as tiff:
+        for window in _windows(bands):
+            _require_same(tiff.read(window=_in_file(window)), bands[(slice(None), *window)])
+            if valid is not None:
+                mask = tiff.read_masks(1, window=_in_file(window))
+                _require_same(mask > 0, valid(window))
+    for level in range(levels):
+        _require_level(path, level)
+
+
+def _write_sidecar(
+    path: Path, crs: str | None, classes: Sequence[str], palette: Sequence[tuple[int, int, int]]
+) -> None:
+    """Write the reference system in WKT and the table of classes to ``path.aux.xml``.
+
+    The file of an earlier image is removed, because GDAL prefers its reference system.
+    """
+    sidecar, root = path.with_name(f'{path.name}.aux.xml'), ElementTree.Element('PAMDataset')
+    if crs is not None:
+        ElementTree.SubElement(root, 'SRS').text = crs
+    if classes:
+        band = ElementTree.SubElement(root, 'PAMRasterBand', band='1')
+        table = ElementTree.SubElement(band, 'GDALRasterAttributeTable', tableType='thematic')
+        for index, (name, (kind, usage)) in enumerate(COLUMNS.items()):
+            column = ElementTree.SubElement(table, 'FieldDefn', index=str(index))
+            for tag, value in dict(Name=name, Type=kind, Usage=usage).items():
+                ElementTree.SubElement(column, tag).text = str(value)
+        for label, (name, color) in enumerate(zip(classes, palette, strict=True)):
+            row = ElementTree.SubElement(table, 'Row', index=str(label))
+            for value in (label, name, *color):
+                ElementTree.SubElement(row, 'F').text = str(value)
+    if len(root) == 0:
+        sidecar.unlink(missing_ok=True)
+        return
+    ElementTree.indent(root)
+    with write_whole(sidecar) as file:
+        file.write(ElementTree.tostring(root, 'utf-8'))
+
+
+def _windows(bands: np.ndarray) -> list[Window]:
+    """Return windows of whole blocks that cover the image, each of a few megabytes."""
+    count, *size = bands.shape
+    columns = WRITTEN_BYTES // (count * bands.itemsize * BLOCK) // BLOCK * BLOCK
+    return list(tiles(whole(size), (BLOCK, max(BLOCK, columns))))
+
+
+def _in_file(window: Window) -> Any:
+    from rasterio.windows import Window as RasterWindow
+
+    return RasterWindow.from_slices(*window)
+
+
+def _factors(size: Sequence[int]) -> list[int]:
+    """Return the factors of overviews, until the shorter side has less than a block."""
+    factors = [1]
+    while min(size) // factors[-1] >= BLOCK:
+        factors.append(2 * factors[-1])
+    return factors[1:]
+
+
+def _require_same(read: np.ndarray, written: np.ndarray) -> None:
+    from rasterio.errors import RasterioIOError
+
+    if not np.array_equal(read, written, equal_nan=read.dtype.kind == 'f'):
+        raise RasterioIOError('the file differs from what was written')
+
+
+def _require_level(path: Path, level: int) -> None:
+    """Refuse an overview with blocks that are missing or cannot be decoded."""
+    import rasterio
+    from rasterio.errors import RasterioIOError
+
+    with rasterio.open(path) as tiff, rasterio.open(path, overview_level=level) as overview:
+        for band in overview.indexes:
+            for (row, column), window in overview.block_windows(band):
+                place = f'BLOCK_OFFSET_{column}_{row}'
+                if tiff.get_tag_item(place, 'TIFF', bidx=band, ovr=level) is None:
+                    raise RasterioIOError(f'a block of level {level + 1} is missing')
+                overview.read(band, window=window)

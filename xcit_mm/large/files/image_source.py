@@ -1,0 +1,227 @@
+"""Images that are read by windows."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...base.errors import ArgumentError, ChangedError, UserError, reason
+from ...base.geometry import Window, tiles, whole
+from ...base.processes import digest_of_file, shortened
+from ...data.tiff.places import NOWHERE, Place
+from .no_data import NoData, has_data, representable
+from .pixel_sizes import PixelSize, pixel_size_on_map, to_full_size
+
+MAX_CHANNELS = 2**12  # GDAL visits every band even if it reads only a few of them
+TILE = 2048, 2048  # pixels that are read at a time if tiles may have any size
+# How messages about a file that has changed end, with the remedy.
+PREDICTED = 'it was predicted: predict it again when it is complete'
+TRAINED = 'a training step read it: resume the run when it is complete'
+
+
+class WindowError(UserError):
+    """A window of an image cannot be read."""
+
+
+class ImageSource(ABC):
+    """An image that is read by windows.
+
+    A pickled image is opened again, for example one that another process sends.
+
+    Attributes:
+        name: The name of the image in messages.
+        shape: (H, W, channels) of the file.
+        channels: The number of channels, from the first, that are read.
+        max_rows: The largest height of windows if the file is decoded once for a row of windows,
+            or None for any height.
+        dtype: The NumPy type of the values.
+        max_value: The largest value that the integer type or the header of the file allows.
+        georeference: ``crs``, which may be None, and ``transform`` of a GeoTIFF, or {}.
+            ``transform`` leads from the pixels of this image to the map. A reduced image without a
+            place on the map has only ``transform``, which leads to the pixels of the full image.
+        has_gaps: Whether pixels may have no data; otherwise :meth:`valid` always returns None.
+        nodata: The value of pixels without data, or a tuple with the value of each band; None if
+            there is none.
+        file_nodata: The no-data value of the first band in the file, also of labels, or None.
+        level: The number of the level that is read; 0 is the full image.
+        levels: The size (H, W) of each level of the file.
+        full_size: (H, W) of the full image.
+        pixel_size: The size of a pixel of this image, or None if it is not known.
+        orientation: The EXIF orientation in which :func:`.open_image` shows this image.
+    """
+
+    max_rows: int | None = None
+    has_gaps = False
+    pixel_size: PixelSize | None = None
+    file_nodata: float | None = None
+    control_points: tuple = ()
+    orientation = 1
+    # The window that was read last and its valid pixels, if finding them would need another read.
+    _last: tuple[Window, np.ndarray] | None = None
+
+    def __init__(
+        self,
+        name: str,
+        path: Path | None,
+        shape: tuple[int, int, int],
+        dtype: np.dtype,
+        channels: int | None = None,
+        nodata: float | None = None,
+    ) -> None:
+        self.name, self._path, self.shape, self.dtype = name, path, shape, dtype
+        self.channels = min(shape[2], channels or shape[2])
+        require_few_channels(name, shape[2])
+        self.max_value = np.iinfo(dtype).max if dtype.kind in 'iu' else None
+        self.georeference: dict[str, Any] = {}
+        self.level, self.levels, self.full_size = 0, (shape[:2],), shape[:2]
+        self.nodata: NoData = nodata
+        if nodata is not None and not representable(nodata, dtype):
+            raise ArgumentError(
+                f'--nodata {nodata:g}: {name} has values of type {dtype}, which cannot hold it'
+            )
+        self.has_gaps = nodata is not None or dtype.kind == 'f'
+        self._state = self._file_state()
+
+    @property
+    def place(self) -> Place:
+        """The place of the pixels of this image on the map."""
+        if 'crs' not in self.georeference:
+            return Place(points=self.control_points)
+        return Place(**self.georeference)
+
+    def read(self, window: Window) -> np.ndarray:
+        """Return a window (h, w, ``channels``).
+
+        Raises:
+            WindowError: If the window cannot be read.
+        """
+        return self._guarded(self._read, window)
+
+    def valid(self, window: Window) -> np.ndarray | None:
+        """Return which pixels of a window have data, (h, w) bool; None if all of them have.
+
+        A pixel has no data if all bands that are read have their no-data value, if one of them is
+        NaN, or if a mask or the transparency of the file says so. Its values are undefined.
+
+        Raises:
+            WindowError: If the window cannot be read.
+        """
+        if not self.has_gaps:
+            return None
+        last = self._last
+        is_known = last is not None and last[0] == window
+        valid = last[1].copy() if is_known else self._guarded(self._valid, window)
+        return None if valid is None or valid.all() else valid
+
+    def valid_box(self) -> Window:
+        """Return a window that holds all pixels with data, as far as is known without reading.
+
+        It may be empty.
+        """
+        return whole(self.shape[:2])
+
+    def _guarded(self, read: Callable[[Window], Any], window: Window) -> Any:
+        try:
+            return read(window)
+        except UserError:  # of another image, from which this one is computed
+            raise
+        except Exception as error:  # the decoders raise many kinds of errors
+            rows, columns = window
+            raise WindowError(
+                f'{self.name}: rows {rows.start} to {rows.stop} and columns {columns.start} to '
+                f'{columns.stop} cannot be read ({reason(error.__cause__ or error)}): copy or '
+                'repair the file'
+            ) from None
+
+    def identity(self) -> list:
+        """Return what identifies the image: the state of its file or its values, and its level."""
+        state = self._state
+        if state is None:
+            state = [*self.shape, str(self.dtype), self.content()]
+        return [*state, self.level, str(self.nodata)]
+
+    def content(self) -> str:
+        """Return a digest of the file, which is equal on other machines, or of the values."""
+        if self._path is not None:
+            return digest_of_file(self._path)
+        digest = hashlib.sha256()
+        for window in self.windows():
+            digest.update(self.read(window))
+        return shortened(digest)
+
+    def windows(self) -> Iterator[Window]:
+        """Yield windows that cover the image; a file in strips is decoded once for all of them."""
+        return tiles(whole(self.shape[:2]), tile_of(self.max_rows))
+
+    def require_unchanged(self, use: str = PREDICTED) -> None:
+        """Raise a ChangedError if the file has changed since it was opened.
+
+        ``use`` is ``PREDICTED`` or ``TRAINED``, the end of the message.
+        """
+        if self._file_state() != self._state:
+            raise ChangedError(f'{self.name} has changed while {use}')
+
+    def _use_level(
+        self, level: int, levels: Sequence[tuple[int, int]], place: Place = NOWHERE
+    ) -> None:
+        """Note which level is read, the sizes (H, W) of all levels, and where the full image is."""
+        self.level, self.levels, self.full_size = level, tuple(levels), levels[0]
+        self.control_points = place.points
+        if level:
+            self.georeference = to_full_size(self.shape, self.full_size)
+        if place.transform is not None:
+            rows, columns = (n / m for n, m in zip(levels[0], self.shape, strict=False))
+            transform = place.transform * type(place.transform).scale(columns, rows)
+            self.georeference = dict(crs=place.crs, transform=transform)
+            self.pixel_size = pixel_size_on_map(place.crs, transform, self.shape[:2])
+
+    def _valid(self, window: Window) -> np.ndarray | None:
+        return has_data(self._read(window), self.nodata)
+
+    def _file_state(self) -> list | None:
+        return None if self._path is None else state_of_file(self._path)
+
+    @abstractmethod
+    def _read(self, window: Window) -> np.ndarray: ...
+
+
+class SourceWithGaps(ImageSource):
+    """An image whose pixels and validity come from the same read."""
+
+    def _read(self, window: Window) -> np.ndarray:
+        pixels, valid = self._read_both(window)
+        self._last = window, valid
+        return pixels
+
+    def _valid(self, window: Window) -> np.ndarray:
+        return self._read_both(window)[1]
+
+    @abstractmethod
+    def _read_both(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pixels of a window, and which of them have data."""
+
+
+def require_few_channels(name: str, count: int) -> None:
+    """Refuse an image with more channels than can be read."""
+    if count > MAX_CHANNELS:
+        raise UserError(
+            f'{name} has {count} channels, but at most {MAX_CHANNELS} can be read: copy those that '
+            'the model needs to another file'
+        )
+
+
+def tile_of(max_rows: int | None) -> tuple[int, int]:
+    rows, columns = TILE
+    return rows if max_rows is None else min(max_rows, rows), columns
+
+
+def state_of_file(path: Path) -> list:
+    """Return the real path, the size and the time of a file, or [] if it was removed."""
+    try:
+        status = path.stat()
+    except OSError:
+        return []
+    return [str(path.resolve()), status.st_size, status.st_mtime_ns]

@@ -1,0 +1,341 @@
+"""Several image files that make up one image."""
+
+import hashlib
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...base.errors import UserError
+from ...base.geometry import Window, overlap, shifted
+from ...base.processes import digest_of_file, shortened
+from ...data.tiff.places import Place
+from .crs_names import crs_name
+from .image_source import SourceWithGaps, state_of_file
+from .levels import RESAMPLE, require_level
+from .no_data import NoData, has_data, of_bands, representable
+from .rasters import RASTERS, Raster
+
+MAX_OPEN = 32  # files at a time
+MIN_COVERED = 0.01  # share of the extent of a mosaic; tiles that cover less are far apart
+OFF_GRID = 0.05  # the fraction of a pixel by which the grids of two tiles may differ
+
+
+class Tile(NamedTuple):
+    """A part of a file, and its place in a mosaic.
+
+    Attributes:
+        path: The file.
+        window: The place in the mosaic.
+        corner: The row and the column of the file that are at the corner of ``window``.
+        bands: For each band of the mosaic, the number of the band of the file from 0, or None.
+        nodata: The value of pixels without data. Default: the value in the file.
+        is_stored: Whether ``bands`` are the bands as they are stored in the file.
+    """
+
+    path: Path
+    window: Window
+    corner: tuple[int, int]
+    bands: tuple[int | None, ...]
+    nodata: float | None = None
+    is_stored: bool = True
+
+
+class Mosaic(SourceWithGaps):
+    """An image that consists of tiles. Each pixel is read from the first tile with data there.
+
+    Pixels without such a tile have no data. The levels are those that all tiles have, if the tiles
+    begin at whole pixels of them.
+
+    Args:
+        name: The name of the image in messages.
+        size: (H, W) of the full image.
+        tiles: The tiles, the uppermost first.
+        files: All files that belong to the image.
+        place: The place of the full image on the map.
+        channels: The number of bands, from the first, that are read. Default: all.
+        nodata: The value of pixels without data, instead of the values in all files.
+        own_nodata: The values of bands without data, if the mosaic has some besides its tiles.
+        level: The number of the level.
+
+    Raises:
+        UserError: If a tile cannot be opened or is too small for its place, if its values have
+            another type than the first tile's, or if there is no such level.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        size: tuple[int, int],
+        tiles: Sequence[Tile],
+        files: Sequence[Path],
+        place: Place,
+        channels: int | None = None,
+        nodata: float | None = None,
+        own_nodata: NoData = None,
+        level: int = 0,
+    ) -> None:
+        self._files, self._opened, self._lock = tuple(files), OrderedDict(), Lock()
+        self._named_nodata, levels_of_tiles, row_limits = nodata, [], []
+        count, tiles = len(tiles[0].bands), [_with_first_bands(tile, channels) for tile in tiles]
+        for tile in tiles:
+            source = self._open(tile, 0)
+            if not levels_of_tiles:
+                first = source
+            _require_same_values(first, source)
+            _require_inside(name, tile, source)
+            levels_of_tiles.append(_levels(tile, source))
+            row_limits += [] if source.max_rows is None else [source.max_rows]
+        factors = sorted(set.intersection(*map(set, levels_of_tiles)))
+        levels = [tuple(-(-n // factor) for n in size) for factor in factors]
+        require_level(name, level, levels, RESAMPLE)
+        factor = factors[level]
+        self._tiles = [
+            (_reduced(tile, factor), of_tile[factor])
+            for tile, of_tile in zip(tiles, levels_of_tiles, strict=True)
+        ]
+        shape = *levels[level], count
+        super().__init__(name, None, shape, first.dtype, channels, nodata)
+        self.has_gaps, self.max_value = True, first.max_value
+        self.max_rows = min(row_limits, default=None)
+        if nodata is None:
+            self.nodata = own_nodata
+        self._use_level(level, levels, place)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | dict(_opened=OrderedDict(), _lock=None, _last=None)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=Lock())
+
+    def content(self) -> str:
+        """Return a digest of all files."""
+        return _digest([digest_of_file(path) for path in self._files])
+
+    def valid_box(self) -> Window:
+        spans = []
+        for axis, size in enumerate(self.shape[:2]):
+            ends = [tile.window[axis] for tile, _ in self._tiles]
+            start, stop = min(s.start for s in ends), max(s.stop for s in ends)
+            spans.append(slice(max(0, start), min(size, stop)))
+        return Window(*spans)
+
+    def _file_state(self) -> list:
+        return [_digest([state_of_file(path) for path in self._files])]
+
+    def _read_both(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pixels of a window, and which of them have data."""
+        empty = [
+            value if value is not None and representable(value, self.dtype) else 0
+            for value in of_bands(self.nodata, self.channels)
+        ]
+        pixels = np.empty((*window.size, self.channels), self.dtype)
+        pixels[...] = np.array(empty).astype(self.dtype)
+        is_covered = np.zeros(pixels.shape, bool)
+        for tile, level in self._tiles:
+            part = Window(*(overlap(a, b) for a, b in zip(tile.window, window, strict=True)))
+            bands = [i for i, band in enumerate(tile.bands[: self.channels]) if band is not None]
+            place = tuple(part.within(window))
+            if 0 in part.size or not bands or is_covered[place][..., bands].all():
+                continue
+            in_file = part.within(tile.window)
+            in_file = Window(*map(shifted, in_file, tile.corner))
+            source = self._open(tile, level)
+            values, valid = source.read(in_file), source.valid(in_file)
+            valid = np.ones(part.size, bool) if valid is None else valid
+            for band in bands:
+                is_shown = valid & ~is_covered[place][..., band]
+                np.copyto(pixels[place][..., band], values[..., tile.bands[band]], where=is_shown)
+                is_covered[place][..., band] |= is_shown
+        return pixels, is_covered.any(axis=2) & has_data(pixels, self.nodata)
+
+    def _open(self, tile: Tile, level: int) -> Raster:
+        """Return the open file of a tile; the files that were used last stay open."""
+        nodata = tile.nodata if self._named_nodata is None else self._named_nodata
+        channels = 1 + max(band for band in tile.bands if band is not None)
+        key = tile.path, channels, nodata, level
+        with self._lock:
+            if key not in self._opened:
+                options = dict(nodata=nodata, level=level, is_stored=tile.is_stored)
+                self._opened[key] = Raster(tile.path, channels, **options)
+                if len(self._opened) > MAX_OPEN:
+                    self._opened.popitem(last=False)
+            self._opened.move_to_end(key)
+            return self._opened[key]
+
+
+def open_mosaic(
+    paths: Sequence[Path],
+    channels: int | None = None,
+    nodata: float | None = None,
+    level: int = 0,
+) -> Mosaic:
+    """Open files on one map as one image. Where they overlap, the first one with data is read.
+
+    Raises:
+        UserError: If a file cannot be opened, or if two tiles differ in the reference system, the
+            size of their pixels, the grid of their pixels, the type or the number of the bands.
+    """
+    for path in paths:
+        if path.suffix.lower() not in RASTERS:
+            raise UserError(
+                f'{path} cannot be a tile of a mosaic: convert it to a TIFF file with '
+                'gdal_translate'
+            )
+    sources = [_open_tile(path, channels, nodata) for path in paths]
+    first, corners = sources[0], []
+    for source in sources:
+        _require_same_grid(first, source)
+        place = ~first.georeference['transform'] * source.georeference['transform']
+        corners.append((round(place.f), round(place.c)))
+    top, left = (min(values) for values in zip(*corners, strict=True))
+    tiles = [
+        Tile(
+            path,
+            Window(
+                slice(row - top, row - top + source.shape[0]),
+                slice(column - left, column - left + source.shape[1]),
+            ),
+            (0, 0),
+            tuple(range(source.shape[2])),
+            is_stored=channels is None,
+        )
+        for path, source, (row, column) in zip(paths, sources, corners, strict=True)
+    ]
+    size = tuple(max(tile.window[axis].stop for tile in tiles) for axis in (0, 1))
+    covered = sum(math.prod(tile.window.size) for tile in tiles) / math.prod(size)
+    if covered < MIN_COVERED:
+        raise UserError(
+            f'{first.name} and {len(paths) - 1} other tiles cover {covered:.2%} of their extent of '
+            f'{size[1]}x{size[0]} pixels: predict them as scenes of their own, without --mosaic'
+        )
+    transform = first.georeference['transform']
+    transform = transform * type(transform).translation(left, top)
+    place = Place(first.georeference['crs'], transform)
+    name = str(paths[0])
+    if len(paths) > 1:
+        name += f' and {len(paths) - 1} other tile{"s" if len(paths) > 2 else ""}'
+    return Mosaic(name, size, tiles, paths, place, channels, nodata, level=level)
+
+
+def _open_tile(path: Path, channels: int | None, nodata: float | None) -> '_TileHeader':
+    source = Raster(path, channels, nodata=nodata)
+    if source.georeference.get('crs') is None:
+        raise UserError(
+            f'{source.name} has no place on the map, but a tile of a mosaic needs one: add it '
+            'with gdal_edit.py -a_srs -a_ullr, or with gdalwarp if it has ground control points'
+        )
+    return _TileHeader(source.name, source.shape, source.dtype, source.georeference)
+
+
+class _TileHeader(NamedTuple):
+    """What is known of a tile after its file is closed."""
+
+    name: str
+    shape: tuple[int, int, int]
+    dtype: np.dtype
+    georeference: dict[str, Any]
+
+
+def _require_same_grid(first: _TileHeader, other: _TileHeader) -> None:
+    a, b = first.georeference, other.georeference
+    place = ~a['transform'] * b['transform']  # from pixels of the other to pixels of the first
+    height, width = other.shape[:2]
+    # How far the last pixels are from where they would be with pixels of the same size.
+    drift = max(
+        abs(place.a - 1) * width,
+        abs(place.e - 1) * height,
+        abs(place.b) * height,
+        abs(place.d) * width,
+    )
+    offset = max(abs(n - round(n)) for n in (place.c, place.f))
+    sizes = ['{:g}x{:g}'.format(*_sides(t['transform'])) for t in (a, b)]
+    differences = (
+        (
+            a['crs'] != b['crs'],
+            'reference systems',
+            [crs_name(t['crs']) for t in (a, b)],
+            't_srs',
+        ),
+        (drift > OFF_GRID, 'pixel sizes', sizes, 'tr'),
+        (offset > OFF_GRID, 'grids', ['0', f'{offset:.2f} of a pixel apart'], 'tap -tr'),
+    )
+    for differs, what, (one, two), remedy in differences:
+        if differs:
+            raise UserError(
+                f'{first.name} and {other.name} do not fit together: their {what} are {one} and '
+                f'{two}; align one of them with gdalwarp -{remedy}'
+            )
+    if first.shape[2] != other.shape[2]:
+        raise UserError(
+            f'{first.name} and {other.name} do not fit together: they have {first.shape[2]} and '
+            f'{other.shape[2]} bands; choose the same bands with gdal_translate -b'
+        )
+
+
+def _sides(transform: Any) -> tuple[float, float]:
+    """Return the width of a pixel, and its height, which is negative if the first row is south."""
+    height = np.hypot(transform.b, transform.e)
+    return np.hypot(transform.a, transform.d), -np.copysign(height, transform.determinant)
+
+
+def _require_same_values(first: Raster, other: Raster) -> None:
+    kinds = [(source.dtype, source.max_value) for source in (first, other)]
+    if kinds[0] != kinds[1]:
+        one, two = (f'{dtype}' + (f' up to {most}' if most else '') for dtype, most in kinds)
+        raise UserError(
+            f'{first.name} and {other.name} do not fit together: their values are {one} and {two}; '
+            'convert one of them with gdal_translate -ot'
+        )
+
+
+def _require_inside(name: str, tile: Tile, source: Raster) -> None:
+    height, width, count = source.shape
+    last = max(band for band in tile.bands if band is not None)
+    if last >= count:
+        raise UserError(
+            f'{name} names band {last + 1} of {tile.path}, which has {count}: write it again with '
+            'gdalbuildvrt'
+        )
+    ends = (c + n for c, n in zip(tile.corner, tile.window.size, strict=True))
+    if min(tile.corner) < 0 or any(n > m for n, m in zip(ends, (height, width), strict=True)):
+        raise UserError(
+            f'{name} names pixels beyond the {width}x{height} pixels of {tile.path}: write it '
+            'again with gdalbuildvrt'
+        )
+
+
+def _with_first_bands(tile: Tile, channels: int | None) -> Tile:
+    """Return a tile without the bands that are not read, or the same tile if none is read."""
+    bands = tile.bands[:channels]
+    return tile if bands.count(None) == len(bands) else tile._replace(bands=bands)
+
+
+def _levels(tile: Tile, source: Raster) -> dict[int, int]:
+    """Return the levels of a file at which its tile begins at a whole pixel, by their factor."""
+    levels = {}
+    for level, size in enumerate(source.levels):
+        factor = max(1, round(source.shape[0] / size[0]), round(source.shape[1] / size[1]))
+        starts = *tile.corner, *(span.start for span in tile.window)
+        fits = all(start % factor == 0 for start in starts)
+        fits &= tuple(-(-n // factor) for n in source.shape[:2]) == tuple(size)
+        for start, n, end in zip(tile.corner, tile.window.size, source.shape, strict=False):
+            fits &= n % factor == 0 or start + n == end
+        if fits:
+            levels.setdefault(factor, level)
+    return levels
+
+
+def _reduced(tile: Tile, factor: int) -> Tile:
+    """Return a tile in the pixels of a level."""
+    window = (slice(span.start // factor, -(-span.stop // factor)) for span in tile.window)
+    corner = tuple(start // factor for start in tile.corner)
+    return tile._replace(window=Window(*window), corner=corner)
+
+
+def _digest(values: Sequence[Any]) -> str:
+    return shortened(hashlib.sha256(repr(values).encode()))

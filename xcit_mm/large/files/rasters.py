@@ -1,0 +1,209 @@
+"""Image files that GDAL reads by windows, through rasterio."""
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from ...base.errors import UserError
+from ...base.file_headers import Tags, require_modest_header
+from ...base.geometry import Window
+from ...data.tiff.places import ALONE, NOWHERE, RASTERS, place_of
+from ...data.tiff.tiff_bands import color_bands, stored_bands
+from .blocks import require_small_blocks
+from .image_source import ImageSource
+from .levels import ADD_LEVELS, RESAMPLE, require_level
+from .no_data import has_data, representable
+
+# PNG files of labels; OpenCV decodes PNG files of images.
+LABELS = {'.png': 'PNG'}
+CACHE = 2**25  # bytes of decoded blocks that GDAL keeps
+NO_TAGS = Tags()
+# For an image in strips, GDAL keeps what a row of tiles reads, up to these limits.
+STRIP_ROWS, STRIP_BYTES = 1100, 2**28
+GDAL_CACHED_BANDS = 127  # up to this number of interleaved bands, GDAL keeps all of them
+
+
+class GdalImage(ImageSource):
+    """An image that GDAL opens, at a level; 0 is the full image, and N is its N-th overview.
+
+    Args:
+        name: The name of the image in messages.
+        path: Its file, if it is on this machine.
+        open_file: Opens the image with arguments of ``rasterio.open``.
+        channels: The number of channels that are read, as :func:`.color_bands` orders them.
+            Default: all bands as they are stored, among them the transparency.
+        are_labels: Whether bands are read as they are stored, and no pixel is without data.
+        nodata: The value of pixels without data. Default: the value in the file.
+        level: The number of the level.
+        is_stored: Whether the channels are the first bands as they are stored. A virtual raster
+            needs this, because it names bands by number. Otherwise, the channels are colors.
+        tags: The tags in the header that GDAL does not pass on.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: Path | None,
+        open_file: Callable[..., Any],
+        channels: int | None = None,
+        are_labels: bool = False,
+        nodata: float | None = None,
+        level: int = 0,
+        is_stored: bool = False,
+        tags: Tags = NO_TAGS,
+    ) -> None:
+        import rasterio
+
+        # GDAL reads these settings when it opens a file and when it reads from it.
+        self._settings = rasterio.Env(
+            **ALONE,
+            GDAL_CACHEMAX=CACHE,
+            GDAL_NUM_THREADS=1,
+            # Otherwise, GDAL reads zeros where a PNG file is truncated.
+            GDAL_PNG_WHOLE_IMAGE_OPTIM='NO',
+            GDAL_PNG_SINGLE_BLOCK='NO',
+        )
+        self._lock = Lock()  # GDAL reads a file in one thread at a time
+        with self._settings, warnings.catch_warnings():
+            warnings.simplefilter('ignore')  # about files without a georeference
+            self._file = file = open_file()
+            if file.tags(ns='OVERVIEWS'):  # GDAL would open them with any driver
+                raise UserError(
+                    f'{name} names another file or address that holds its overviews: copy it with '
+                    'gdal_translate -nomd'
+                )
+            size = file.height, file.width
+            factors = file.overviews(1)
+            levels = [size, *(tuple(-(-n // factor) for n in size) for factor in factors)]
+            require_level(name, level, levels, RESAMPLE if factors else ADD_LEVELS)
+            full, place = file, place_of(file, path)
+            if level:
+                self._file = file = open_file(overview_level=level - 1)
+                levels[level] = file.height, file.width
+        if channels is None or are_labels or is_stored:
+            self._bands = stored_bands(name, file)
+        else:
+            self._bands = color_bands(name, file, tags)
+        self.orientation = tags.orientation if place == NOWHERE else 1
+        self._alpha = self._bands.alpha
+        if is_stored and channels < file.count and file.colorinterp[-1].name == 'alpha':
+            self._alpha = file.count
+        shape = file.height, file.width, self._bands.channels
+        super().__init__(name, path, shape, self._bands.dtype, channels, nodata)
+        self._limit_blocks()
+        self.max_value = self._bands.max_value
+        self._use_level(level, levels, place)
+        self._are_labels = are_labels
+        self._find_gaps(full)
+
+    def _limit_blocks(self) -> None:
+        """Refuse large blocks, and choose the height of windows and the size of GDAL's cache."""
+        from rasterio.enums import Interleaving
+
+        file, size = self._file, self.dtype.itemsize
+        rows, columns = file.block_shapes[0]
+        is_interleaved = file.interleaving == Interleaving.pixel
+        require_small_blocks(
+            self.name, (rows, columns), size * (file.count if is_interleaved else 1)
+        )
+        kept_bands = self.channels + (self._alpha is not None)
+        if is_interleaved and file.count <= GDAL_CACHED_BANDS:
+            kept_bands = file.count
+        of_row = columns * size * kept_bands
+        cache = min(2 * STRIP_BYTES, 4 * rows * of_row)  # the blocks around a corner
+        if columns == file.width:  # all tiles of a row read the same strips
+            self.max_rows = max(1, min(STRIP_ROWS, STRIP_BYTES // of_row))
+            cache = (self.max_rows + 2 * rows) * of_row
+        self._settings.options['GDAL_CACHEMAX'] = max(CACHE, cache)
+
+    def _find_gaps(self, full: Any) -> None:
+        """Note how the file marks pixels without data; ``full`` is the open full image."""
+        file = self._file
+        self.file_nodata = file.nodatavals[0]
+        flags = [flag.name for flag in full.mask_flag_enums[0]]
+        # Without a mask in the file, GDAL makes one from no-data values or the transparency.
+        has_mask = 'per_dataset' in flags and 'alpha' not in flags and not self._are_labels
+        # The mask of the full image is read, because levels without a mask seem valid everywhere.
+        self._masked = full if has_mask else None
+        if self._are_labels:
+            self.has_gaps = False
+            return
+        dtype = np.dtype(file.dtypes[0])
+        values = tuple(
+            value if value is not None and representable(value, dtype) else None
+            for value in (file.nodatavals[number - 1] for number in self._read_bands)
+        )
+        if self.nodata is None and None not in values:
+            self.nodata = values
+        is_marked = self.nodata is not None or self._masked is not None or self._alpha is not None
+        self.has_gaps |= is_marked
+
+    @property
+    def _read_bands(self) -> tuple[int, ...]:
+        return self._bands.numbers[: self.channels]
+
+    def _read(self, window: Window) -> np.ndarray:
+        return self._bands.image(self._of_file('read', window, self._read_bands))
+
+    def _valid(self, window: Window) -> np.ndarray:
+        valid = np.ones(window.size, bool)
+        if self.nodata is not None or self.dtype.kind == 'f':
+            values = self._of_file('read', window, self._read_bands)
+            valid &= has_data(np.moveaxis(values, 0, -1), self.nodata)
+        if self._masked is not None:
+            valid &= self._mask(window) > 0
+        if self._alpha is not None:
+            valid &= self._of_file('read', window, self._alpha) > 0
+        return valid
+
+    def _mask(self, window: Window) -> np.ndarray:
+        """Return the mask of a window, from the level of the mask that GDAL chooses."""
+        from rasterio.windows import Window as RasterWindow
+
+        size = self._masked.shape
+        spans = zip(window, size, self.shape, strict=False)
+        rows, columns = ((s.start * n / m, min(s.stop * n / m, n)) for s, n, m in spans)
+        with self._lock, self._settings, self._raising():
+            place = RasterWindow.from_slices(rows, columns)
+            return self._masked.read_masks(1, window=place, out_shape=window.size)
+
+    def _raising(self) -> AbstractContextManager:
+        """Return what raises the errors that GDAL does not pass on."""
+        return nullcontext()
+
+    def _of_file(self, method: str, window: Window, bands: Any) -> np.ndarray:
+        from rasterio.windows import Window as RasterWindow
+
+        with self._lock, self._settings, self._raising():
+            place = RasterWindow.from_slices(*window)
+            return getattr(self._file, method)(bands, window=place)
+
+
+class Raster(GdalImage):
+    """An image file that GDAL opens with the driver of its suffix."""
+
+    def __init__(
+        self,
+        path: Path,
+        channels: int | None = None,
+        are_labels: bool = False,
+        nodata: float | None = None,
+        level: int = 0,
+        is_stored: bool = False,
+    ) -> None:
+        import rasterio
+
+        tags = require_modest_header(path)
+        driver = (RASTERS | LABELS)[path.suffix.lower()]
+        open_file = partial(rasterio.open, path.resolve(), driver=driver)
+        self._arguments = path, channels, are_labels, nodata, level, is_stored
+        super().__init__(str(path), path, open_file, *self._arguments[1:], tags)
+
+    def __reduce__(self) -> tuple:
+        return Raster, self._arguments, dict(_state=self._state)

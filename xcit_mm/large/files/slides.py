@@ -1,0 +1,123 @@
+"""Whole-slide images, which openslide reads by windows."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from ...base.environment import require
+from ...base.file_headers import require_own_files
+from ...base.geometry import Window, tiles
+from .blocks import require_small_blocks
+from .image_source import SourceWithGaps
+from .levels import require_level
+from .no_data import has_data
+from .pixel_sizes import pixel_size_of, to_full_size
+
+SLIDES = ('.svs', '.ndpi', '.mrxs', '.scn', '.vms', '.vmu', '.bif', '.svslide', '.dcm')
+
+
+# Pixels of a level that is read to find where a slide was scanned, and of the blocks that are read
+# of levels whose pixels do not lie at pixels of the full image.
+MAX_SURVEYED, BLOCK = 2**22, 1024
+
+
+class Slide(SourceWithGaps):
+    """A whole-slide image that openslide opens, at a level; 0 is its highest resolution.
+
+    Areas that were not scanned have no data. Some scanners (MIRAX, Leica, Ventana) note the bounds
+    of the scanned area. QuPath shows only what is within them and counts from their corner, so the
+    ``transform`` of the georeference leads to pixels from there.
+    """
+
+    def __init__(self, path: Path, nodata: float | None = None, level: int = 0) -> None:
+        require('openslide')
+        import openslide
+
+        self._file = openslide.OpenSlide(require_own_files(path))
+        levels = [size[::-1] for size in self._file.level_dimensions]
+        require_level(str(path), level, levels)
+        properties = self._file.properties
+        for number in range(len(levels)):
+            tile = f'openslide.level[{number}].tile-'
+            block = [int(properties.get(tile + side, 1)) for side in ('height', 'width')]
+            require_small_blocks(path, block, 4)
+        shape = *levels[level], 3
+        super().__init__(str(path), path, shape, np.dtype(np.uint8), nodata=nodata)
+        self.has_gaps = True
+        self._use_level(level, levels)
+        corner = [int(properties.get(f'openslide.bounds-{axis}', 0)) for axis in 'yx']
+        if any(corner):
+            self.georeference = to_full_size(shape, levels[0], corner)
+        sides = (properties.get(f'openslide.mpp-{axis}') for axis in 'yx')
+        if (pixel := pixel_size_of(*sides)) is not None:
+            self.pixel_size = pixel.reduced(levels[0], shape)
+
+    def __reduce__(self) -> tuple:
+        return Slide, (self._path, self.nodata, self.level), dict(_state=self._state)
+
+    def content(self) -> str:
+        """Return a digest of the file, and openslide's digest of the files that belong to it."""
+        return f'{super().content()} {self._file.properties.get("openslide.quickhash-1")}'
+
+    def valid_box(self) -> Window:
+        """Return the box of the scanned area, from the header and the smallest level."""
+        last = len(self.levels) - 1
+        size, smallest = self.shape[:2], self.levels[last]
+        box = self._bounds()
+        if math.prod(smallest) <= MAX_SURVEYED:
+            alpha = np.asarray(self._file.read_region((0, 0), last, smallest[::-1]))[..., 3]
+            spans = (_extent(alpha.any(axis)) for axis in (1, 0))
+            box = [(a / n, b / n) for (a, b), n in zip(spans, smallest, strict=True)]
+        spans = (
+            slice(math.floor(a * n), math.ceil(b * n)) for (a, b), n in zip(box, size, strict=True)
+        )
+        return Window(*spans).clipped(size)
+
+    def _bounds(self) -> list[tuple[float, float]]:
+        """Return where the scanned area begins and ends on each axis, from 0 to 1."""
+        get, bounds = self._file.properties.get, []
+        axes = zip('yx', ('height', 'width'), self.full_size, strict=True)
+        for axis, side, size in axes:
+            start = int(get(f'openslide.bounds-{axis}', 0))
+            length = int(get(f'openslide.bounds-{side}', size - start))
+            bounds.append((start / size, (start + length) / size))
+        return bounds
+
+    def _read_both(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pixels of a window, and which of them have data."""
+        pixels = self._rgba(window)
+        is_scanned = pixels[..., 3] == 255
+        # Areas that were not scanned are transparent; they become white, like the glass.
+        rgb = np.where(is_scanned[..., None], pixels[..., :3], np.uint8(255))
+        return rgb, is_scanned & has_data(rgb, self.nodata)
+
+    def _rgba(self, window: Window) -> np.ndarray:
+        height, width = window.size
+        steps = [n / m for n, m in zip(self.full_size, self.shape, strict=False)]
+        if all(step.is_integer() for step in steps):
+            return self._region(window)
+        # openslide interpolates pixels whose corner is between pixels of the full image, so blocks
+        # begin at fixed places: each pixel has the same values in any window.
+        pixels = np.empty((height, width, 4), np.uint8)
+        for part in tiles(window, (BLOCK, BLOCK)):
+            corner = (span.start // BLOCK * BLOCK for span in part)
+            block = Window(*(slice(start, start + BLOCK) for start in corner))
+            block = block.clipped(self.shape[:2])
+            pixels[tuple(part.within(window))] = self._region(block)[tuple(part.within(block))]
+        return pixels
+
+    def _region(self, window: Window) -> np.ndarray:
+        rows, columns = window
+        y, x = (
+            round(span.start * full / size)
+            for span, full, size in zip(window, self.full_size, self.shape, strict=False)
+        )
+        size = columns.stop - columns.start, rows.stop - rows.start
+        return np.asarray(self._file.read_region((x, y), self.level, size))
+
+
+def _extent(is_scanned: np.ndarray) -> tuple[int, int]:
+    """Return the first and the last pixel with a part of the scanned area, and one more pixel."""
+    (places,) = np.nonzero(is_scanned)
+    return (places[0] - 1, places[-1] + 2) if len(places) else (0, 0)

@@ -1,0 +1,301 @@
+"""Prediction of an image slice by slice, with a model that gets one slice at a time.
+
+mmseg's mode 'slide' and SAHI (arXiv 2202.06934) do the same. It works with any model, and suits
+models whose training images were much smaller than the image.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import chain, groupby, islice, pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from ..base.errors import UserError
+from ..base.geometry import Window, shifted
+from ..base.progress import Progress
+from ..base.threads import ahead
+from ..predictions import Detections, Heights, Segmentation
+from .joined_objects import join
+from .maps.objects import Objects
+from .maps.segment import without_data
+from .tokens.normalized import NormalizedImage
+from .tokens.token_files import TokenFile
+from .tokens.workspace import Workspace
+
+# Of two objects of a class in two slices, the one with the lower score is dropped if they share
+# more than this part of the smaller one, as in SAHI. A slice has only a part of a cut object.
+MAX_SHARED = 0.5
+MAX_SLICES = 2**21  # their list takes 1 GiB
+SLICES = 'rows of slices'  # the stage of a workspace
+NO_OBJECTS = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, int))
+
+
+class SlicePredictor(Protocol):
+    """A model that does not resize the pixels of a slice."""
+
+    def prepare(self, image: np.ndarray) -> Any: ...
+    def predict_batch(
+        self, images: Sequence[Any]
+    ) -> Sequence[Detections | Heights | Segmentation]: ...
+
+
+def slices_of(size: tuple[int, int], side: int, overlap: int) -> list[tuple[Window, Window]]:
+    """Return the slices of an image, and the middle of each, where no other slice has more context.
+
+    Neighboring slices share ``overlap`` pixels, fewer than their ``side``; the last two may share
+    more.
+
+    Raises:
+        UserError: If there are more than ``MAX_SLICES``.
+    """
+    count = math.prod(max(1, -(-(n - overlap) // (side - overlap))) for n in size)
+    if count > MAX_SLICES:
+        raise UserError(
+            f'{size[1]}x{size[0]} pixels have {count} slices of {side} pixels, but at most '
+            f'{MAX_SLICES} can be predicted: use larger slices (--sliced), a smaller --overlap, or '
+            'name a part with --region'
+        )
+    axes = [_spans(n, side, overlap) for n in size]
+    rows, columns = (list(zip(spans, _middles(spans), strict=True)) for spans in axes)
+    return [(Window(r, c), Window(mr, mc)) for r, mr in rows for c, mc in columns]
+
+
+def _spans(n: int, side: int, overlap: int) -> list[slice]:
+    starts = list(range(0, max(1, n - overlap), side - overlap))
+    starts = sorted({max(0, min(start, n - side)) for start in starts})
+    return [slice(start, min(n, start + side)) for start in starts]
+
+
+def _middles(spans: list[slice]) -> list[slice]:
+    """Cut each pair of neighboring spans in the middle of the part that they share."""
+    cuts = [(a.stop + b.start) // 2 for a, b in pairwise(spans)]
+    return [
+        slice(start, stop) for start, stop in zip([0, *cuts], [*cuts, spans[-1].stop], strict=True)
+    ]
+
+
+def label_slices(
+    model: SlicePredictor,
+    pixels: NormalizedImage,
+    slices: list[tuple[Window, Window]],
+    name: str,
+    dtype: torch.dtype,
+    batch_size: int,
+    workspace: Workspace,
+    progress: Progress,
+) -> TokenFile:
+    """Label each slice by itself; the middle part of a slice determines the labels there.
+
+    Slices without data are not predicted. A run that was killed continues after the last finished
+    row of slices. Returns a store with the labels, or the heights, (H, W, 1).
+    """
+    height, width = pixels.size
+    done = workspace.finished[SLICES]
+    labels = workspace.open(name, slice(0, height), (width, 1), dtype, done > 0)
+    rows = _rows_of(slices)
+    if done:
+        _, middle = rows[:done][-1][-1]
+        labels.verify(slice(0, middle.rows.stop))
+    with closing(_predicted(model, pixels, rows, done, batch_size)) as predicted:
+        for number, row in _unfinished(rows, done, progress):
+            for window, middle in row:
+                values = torch.full(middle.size, without_data(name, dtype), dtype=dtype)
+                found, valid = next(predicted)
+                if found is not None:
+                    part = found.values if isinstance(found, Heights) else found.labels
+                    inner = tuple(middle.within(window))
+                    has_data = torch.tensor(True if valid is None else valid[inner])
+                    part = torch.from_numpy(np.ascontiguousarray(part[inner]))
+                    values = part.where(has_data, values)
+                labels.write(middle, values[..., None])
+            workspace.finish(SLICES, number, labels)
+    labels.verify()
+    return labels
+
+
+def detect_slices(
+    model: SlicePredictor,
+    pixels: NormalizedImage,
+    slices: list[tuple[Window, Window]],
+    score_thr: float,
+    batch_size: int,
+    workspace: Workspace,
+    progress: Progress,
+) -> Objects:
+    """Detect the objects of each slice by itself; see :func:`label_slices`.
+
+    Objects that the slices cut are joined (:func:`.join`), and duplicates are dropped. Objects hold
+    only pixels with data; those whose center has none are left out.
+    """
+    rows, done = _rows_of(slices), workspace.finished[SLICES]
+    found = [_unpacked(workspace.load(f'objects_{number}')) for number in range(1, done + 1)]
+    with closing(_predicted(model, pixels, rows, done, batch_size)) as predicted:
+        for number, row in _unfinished(rows, done, progress):
+            parts, corners = [NO_OBJECTS], [np.zeros((0, 2), int)]
+            for window, _ in row:
+                of_slice, valid = next(predicted)
+                if of_slice is None:
+                    continue
+                parts.append(_moved(of_slice.above(score_thr), window, valid))
+                corner = window.columns.start, window.rows.start
+                corners.append(np.tile(corner, (len(parts[-1]), 1)))
+            found.append((_together(parts), np.concatenate(corners)))
+            workspace.save(f'objects_{number}', _packed(*found[-1]))
+            workspace.finish(SLICES, number)
+    parts, corners = zip(*found, strict=True)
+    objects, corners = _together(parts), np.concatenate(corners)
+    joined = join(objects, corners, [window for window, _ in slices], pixels.size)
+    kept = _without_duplicates(joined.objects, joined.corners)
+    if joined.cut:
+        progress.report(
+            f'{pixels.source.name}: slices cut {joined.cut} of {len(objects)} objects; after parts '
+            f'were joined, {joined.is_cut[kept].sum()} of {len(kept)} are cut'
+        )
+    return joined.objects[kept]
+
+
+def _predicted(
+    model: SlicePredictor,
+    pixels: NormalizedImage,
+    rows: list[list[tuple[Window, Window]]],
+    done: int,
+    batch_size: int,
+) -> Iterator[tuple[Detections | Heights | Segmentation | None, np.ndarray | None]]:
+    """Predict the slices after the rows that are ``done``, and read the next batch meanwhile.
+
+    The batches are the same however many rows are done, so a run that continues repeats the last
+    one, and rounds as a run that was never killed.
+
+    Yields the prediction for each slice, None for a slice without data, and which of its pixels
+    have data, (h, w) bool; None if all of them have.
+    """
+
+    def read_slice(window: Window) -> tuple[Any, np.ndarray | None]:
+        image = pixels.pixels(window)
+        valid = pixels.valid(window)  # after the pixels, of which some files know it then
+        has_data = valid is None or valid.any()
+        return (model.prepare(image) if has_data else None), valid
+
+    windows = [window for window, _ in chain(*rows)]
+    first = sum(map(len, rows[:done]))
+    start = first // batch_size * batch_size
+    read_slices = map(read_slice, windows[start:])
+    batches = iter(lambda: list(islice(read_slices, batch_size)), [])
+    with closing(ahead(batches)) as read:
+        for batch in read:
+            prepared = [slice_ for slice_, _ in batch if slice_ is not None]
+            predicted = iter(model.predict_batch(prepared) if prepared else ())
+            for number, (slice_, valid) in enumerate(batch, start):
+                found = None if slice_ is None else next(predicted)
+                if number >= first:
+                    yield found, valid
+            start += len(batch)
+
+
+def _together(parts: Sequence[Objects]) -> Objects:
+    """Return the objects of all parts, some of which may have no objects and no masks."""
+    return Objects.cat([part for part in parts if len(part)] or [parts[-1]])
+
+
+def _rows_of(slices: list[tuple[Window, Window]]) -> list[list[tuple[Window, Window]]]:
+    return [list(row) for _, row in groupby(slices, lambda pair: pair[0].rows.start)]
+
+
+def _unfinished(
+    rows: list[list[tuple[Window, Window]]], done: int, progress: Progress
+) -> Iterator[tuple[int, Iterable[tuple[Window, Window]]]]:
+    """Yield the number and the slices of each row that is not finished."""
+    progress.expect(len(rows) - done)
+    for number, row in enumerate(rows[done:], done + 1):
+        yield number, progress(row, f'slices, row {number} of {len(rows)}')
+
+
+def _moved(found: Detections, window: Window, valid: np.ndarray | None) -> Objects:
+    """Return the objects of a slice in the coordinates of the image, with windows as masks.
+
+    ``valid`` (h, w) tells which pixels of the slice have data; None if all of them have.
+    """
+    if valid is not None:
+        centers = ((found.boxes[:, :2] + found.boxes[:, 2:]) / 2).astype(int)
+        columns, rows = np.minimum(centers, np.array(valid.shape[::-1]) - 1).T
+        found = found[valid[rows, columns]]
+    masks = None
+    if found.masks is not None:
+        inner = [Window.around(box.tolist(), window.size) for box in found.boxes]
+        masks = [(w, mask[tuple(w)].copy()) for w, mask in zip(inner, found.masks, strict=True)]
+    objects = Objects(found.boxes, found.scores, found.labels, masks)
+    if valid is not None and masks is not None:
+        objects = objects.with_data(lambda w: valid[tuple(w)])
+    masks = objects.masks
+    if masks is not None:
+        starts = [span.start for span in window]
+        masks = [(Window(*map(shifted, inner, starts)), mask) for inner, mask in masks]
+    corner = np.array([window.columns.start, window.rows.start] * 2, np.float32)
+    return replace(objects, boxes=objects.boxes + corner, masks=masks)
+
+
+def _packed(objects: Objects, corners: np.ndarray) -> dict[str, np.ndarray]:
+    """Return objects, and the corner of the slice of each of them, as arrays for a file."""
+    arrays = dict(
+        boxes=objects.boxes, scores=objects.scores, labels=objects.labels, sources=corners
+    )
+    if objects.masks is None:
+        return arrays
+    spans = [[span.start, span.stop] for window, _ in objects.masks for span in window]
+    pixels = [np.packbits(mask) for _, mask in objects.masks]
+    return arrays | dict(
+        windows=np.array(spans, np.int64).reshape(-1, 4),
+        masks=np.concatenate([np.zeros(0, np.uint8), *pixels]),
+    )
+
+
+def _unpacked(arrays: dict[str, np.ndarray]) -> tuple[Objects, np.ndarray]:
+    """Return the objects and the corners that :func:`_packed` has packed."""
+    masks = None
+    if 'masks' in arrays:
+        masks, start = [], 0
+        for top, bottom, left, right in arrays['windows'].tolist():
+            window = Window(slice(top, bottom), slice(left, right))
+            size = math.prod(window.size)
+            stop = start + -(-size // 8)
+            pixels = np.unpackbits(arrays['masks'][start:stop], count=size).reshape(window.size)
+            masks.append((window, pixels.astype(bool)))
+            start = stop
+    objects = Objects(*(arrays[name] for name in ('boxes', 'scores', 'labels')), masks)
+    return objects, arrays['sources']
+
+
+def _without_duplicates(objects: Objects, corners: np.ndarray) -> np.ndarray:
+    """Return the indices of the objects that are kept, by decreasing score.
+
+    The ``corners`` (n, 2) of the slices tell them apart. A box is compared only with boxes of
+    slices that it may overlap, so the time is not quadratic in the number of slices.
+    """
+    boxes, labels = objects.boxes, objects.labels
+    slices, slice_of = np.unique(corners, axis=0, return_inverse=True)
+    slice_of = slice_of.ravel()
+    groups = [np.flatnonzero(slice_of == i) for i in range(len(slices))]
+    starts = np.array([boxes[group, :2].min(0) for group in groups])
+    stops = np.array([boxes[group, 2:].max(0) for group in groups])
+    others = []  # for each slice, the boxes of the slices that it may overlap
+    for i in range(len(slices)):
+        meet = ((starts < stops[i]) & (stops > starts[i])).all(1)
+        meet[i] = False
+        others.append(np.concatenate([groups[j] for j in np.flatnonzero(meet)] or [groups[i][:0]]))
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+    kept, is_left = [], np.ones(len(boxes), bool)
+    for best in np.argsort(-objects.scores, kind='stable'):
+        if not is_left[best]:
+            continue
+        kept.append(best)
+        near = others[slice_of[best]]
+        first = np.maximum(boxes[near, :2], boxes[best, :2])
+        sides = np.minimum(boxes[near, 2:], boxes[best, 2:]) - first
+        shared = sides.clip(0).prod(1) > MAX_SHARED * np.minimum(areas[near], areas[best])
+        # A box with a higher score that shares as much would have dropped this one.
+        is_left[near[shared & (labels[near] == labels[best])]] = False
+    return np.array(kept, int)

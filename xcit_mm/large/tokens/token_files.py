@@ -1,0 +1,184 @@
+"""Files of the tokens of an image, which are read and written by windows."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...base.errors import UserError, reason
+from ...base.files import allocate, synchronize
+from ...base.geometry import Span, Window, length, overlap, shifted, tiles
+
+WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
+MULTIPLIER = 6364136223846793005  # of the generator MMIX (Knuth); any large odd number will do
+NOT_AS_WRITTEN = 'does not hold what was written to it'
+CPU = torch.device('cpu')
+CHECKED = 2**24  # bytes, also of the sums of words, that are compared at a time
+
+
+class TokenFile:
+    """Rows of tokens (H, W, C), in memory, or in a file if ``path`` is not None.
+
+    Only the windows that are read or written are mapped into memory, so a file does not count as
+    memory of the process. Tokens in the memory of a GPU are read and written without waiting for
+    it.
+
+    Args:
+        rows: The rows of the image that this process holds.
+        shape: (W, C).
+        checksum: The checksum of the tokens of an existing file. Default: a new file.
+        device: Where the tokens are, if they are in memory.
+
+    Attributes:
+        checksum: The sum of :meth:`sum_of` over the windows that were written to the file.
+
+    Raises:
+        UserError: If an existing file is missing or has another size.
+    """
+
+    def __init__(
+        self,
+        rows: Span,
+        shape: tuple[int, int],
+        dtype: torch.dtype,
+        path: Path | None = None,
+        checksum: int | None = None,
+        device: torch.device = CPU,
+    ) -> None:
+        self.rows, self.path, self.dtype, self.device = rows, path, dtype, device
+        self.shape = (length(rows), *shape)
+        self.checksum = checksum or 0
+        self._size = self.shape[0] * self._bytes_of_row
+        if path is None:
+            self._tokens = torch.empty(self.shape, dtype=dtype, device=device)
+        elif checksum is not None:
+            self._require_size()
+        else:
+            path.unlink(missing_ok=True)
+            allocate(path, self._size)  # fails here if the disk is full
+
+    @property
+    def _bytes_of_row(self) -> int:
+        return self.shape[1] * self.shape[2] * self.dtype.itemsize
+
+    def read(self, window: Window, borrowed: Sequence[tuple[slice, Tensor]] = ()) -> Tensor:
+        """Return a copy of a window (h, w, C), whose rows are here or among those borrowed."""
+        parts = []
+        own = overlap(window.rows, self.rows)
+        if length(own):
+            with_own = self._mapped(own)[:, window.columns]
+            parts.append((own.start, with_own))
+        for rows, tokens in borrowed:
+            shared = overlap(window.rows, rows)
+            if length(shared):
+                part = tokens[shared.start - rows.start : shared.stop - rows.start]
+                parts.append((shared.start, part[:, window.columns].to(self.device)))
+        parts.sort(key=lambda part: part[0])
+        tokens = [part for _, part in parts]
+        if sum(map(len, tokens)) != length(window.rows):
+            raise UserError(
+                f'the model reads rows {window.rows.start} to {window.rows.stop} of the tokens, '
+                'which are too far from the rows of this process: start fewer processes'
+            )
+        return torch.cat(tokens) if len(tokens) > 1 else tokens[0].clone()
+
+    def write(self, window: Window, tokens: Tensor) -> None:
+        """Write tokens (h, w, C) to a window of the rows of this process, once for each window."""
+        tokens = tokens.to(self.dtype)
+        self._mapped(window.rows)[:, window.columns] = tokens
+        self.checksum = (self.checksum + self.sum_of(window, tokens)) % 2**64
+
+    def add(self, window: Window, tokens: Tensor) -> None:
+        """Add tokens (h, w, C) to a window of a file whose checksum is never compared."""
+        self._mapped(window.rows)[:, window.columns] += tokens.to(self.device, self.dtype)
+
+    def zero_(self) -> 'TokenFile':
+        """Set the tokens of a new file to 0; on a disk, they are 0 already."""
+        if self.path is None:
+            self._tokens.zero_()
+        return self
+
+    def sum_of(self, window: Window, tokens: Tensor) -> int:
+        """Return what a window (h, w, C) adds to the checksum; 0 if the tokens are in memory.
+
+        Each token adds one and the sum of its words, times two odd numbers that depend on its row
+        and its column. So the windows can have any size and order, and a single number that changes
+        or is not written changes the checksum. A CRC would take ten times as long.
+        """
+        if self.path is None:
+            return 0
+        item = self.dtype.itemsize
+        word = WORDS[8 if self.shape[2] * item % 8 == 0 else item]
+        tokens = tokens.view(tokens.shape)  # the strides of a single token can be anything
+        words = tokens.view(word).sum(2, dtype=torch.int64)
+        rows, columns = (_odd_numbers(span, words.device) for span in window)
+        return int((((words + 1) * columns).sum(1) * rows).sum())
+
+    def verify(self, rows: Span | None = None) -> None:
+        """Compare the tokens of the file, or of its finished ``rows``, with the checksum.
+
+        Raises:
+            UserError: If they differ.
+        """
+        step = max(1, CHECKED // max(8 * self.shape[1], self._bytes_of_row))
+        area = Window(rows or self.rows, slice(0, self.shape[1]))
+        windows = tiles(area, (step, self.shape[1]))
+        self.require_sum(sum(self.sum_of(w, self._mapped(w.rows)) for w in windows))
+
+    def require_sum(self, total: int) -> None:
+        """Raise a UserError if the sums of all windows that were read are not the checksum."""
+        if self.path is not None and total % 2**64 != self.checksum:
+            raise damaged(self.path, NOT_AS_WRITTEN)
+
+    def array(self) -> np.ndarray:
+        """Return all rows of this process, as an array or a memory map."""
+        return self._mapped(self.rows).cpu().numpy()
+
+    def forget(self) -> None:
+        """Free tokens in memory, which may be referenced by maps that were computed from them."""
+        self._tokens = None
+
+    def sync(self) -> None:
+        """Wait until the file is written to the disk."""
+        if self.path is not None:
+            synchronize(self.path)
+
+    def free(self) -> None:
+        """Release the memory or the disk space."""
+        self._tokens = None
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def _require_size(self) -> None:
+        """Refuse a file of another size, which a memory map would silently extend with zeros."""
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size != self._size:
+            raise damaged(self.path, f'is missing or truncated ({size} of {self._size} bytes)')
+
+    def _mapped(self, rows: Span) -> Tensor:
+        rows = shifted(rows, -self.rows.start)
+        if self.path is None:
+            return self._tokens[rows]
+        self._require_size()
+        size = length(rows) * self._bytes_of_row
+        try:
+            mapped = np.memmap(self.path, np.uint8, 'r+', rows.start * self._bytes_of_row, (size,))
+        except (OSError, ValueError) as error:  # it has just been removed, truncated or protected
+            raise UserError(
+                f'{self.path} cannot be read and written ({reason(error)}): start again when its '
+                'folder can be used'
+            ) from None
+        return torch.from_numpy(mapped).view(self.dtype).view(length(rows), *self.shape[1:])
+
+
+def damaged(path: Path, problem: str) -> UserError:
+    """Return the error about a file of a run that is not as the run left it."""
+    return UserError(f'{path} {problem}: remove {path.parent}, and start again')
+
+
+def _odd_numbers(span: Span, device: torch.device) -> Tensor:
+    """Return a number for each index, unrelated to the numbers of neighboring indices."""
+    numbers = torch.arange(span.start + 1, span.stop + 1, device=device) * MULTIPLIER
+    return (numbers ^ (numbers >> 29)) * MULTIPLIER | 1
