@@ -106,7 +106,7 @@ def main() -> None:
     with cli.imports():
         from xcit_mm.base.errors import printable
         from xcit_mm.base.files import require_writable_file, write_json
-        from xcit_mm.inference.embedder import Embedder
+        from xcit_mm.predict.embedder import Embedder
         from xcit_mm.retrieval.benchmarks import run_benchmark
         from xcit_mm.retrieval.duplicates import find_duplicates
         from xcit_mm.retrieval.run import EmbedOptions, check_options, embed

@@ -63,7 +63,7 @@ def main() -> None:
         from xcit_mm.base.device import dtype_name
         from xcit_mm.base.errors import printable
         from xcit_mm.base.files import require_writable_file, write_json
-        from xcit_mm.inference.embedder import Embedder
+        from xcit_mm.predict.embedder import Embedder
         from xcit_mm.probe import report_probe
     if args.out is not None:
         require_writable_file(args.out)

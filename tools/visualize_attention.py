@@ -57,7 +57,7 @@ def main() -> None:
         from xcit_mm.attention.draw import choose_heads, draw_attention
         from xcit_mm.attention.maps import AttentionProbe, scaled
         from xcit_mm.base.files import require_writable_file
-        from xcit_mm.inference.sources import read_image
+        from xcit_mm.predict.sources import read_image
     out = args.out or DEFAULT_FOLDER / f'{Path(args.image).stem}.png'
     require_writable_file(out)
     image = read_image(args.image)

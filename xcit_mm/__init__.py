@@ -2,8 +2,8 @@
 
 Most programs need only the names that this package exports:
 
-- :func:`~xcit_mm.inference.model.load_model` loads a trained model for prediction.
-- :class:`~xcit_mm.inference.embedder.Embedder` computes an embedding of an image.
+- :func:`~xcit_mm.predict.model.load_model` loads a trained model for prediction.
+- :class:`~xcit_mm.predict.embedder.Embedder` computes an embedding of an image.
 - :class:`~xcit_mm.network.xcit.XCiT` is the backbone.
 - :func:`~xcit_mm.network.accelerate.accelerate` speeds up an XCiT of timm.
 - :func:`~xcit_mm.network.fast.xca_operator.xca` is the attention as a function.
@@ -81,9 +81,9 @@ environment.BUILT_ON.update(
     ),
 )
 _LOADED_LATER = {
-    'Embedder': 'xcit_mm.inference.embedder',
+    'Embedder': 'xcit_mm.predict.embedder',
     'accelerate': 'xcit_mm.network.accelerate',
-    'load_model': 'xcit_mm.inference',
+    'load_model': 'xcit_mm.predict',
     'xca': 'xcit_mm.network.fast.xca_operator',
 }
 

@@ -14,10 +14,10 @@ from helpers.crowded_scenes import (
 )
 from pycocotools import mask as coco_mask
 
-from xcit_mm.analysis import overlaps as module
-from xcit_mm.analysis.object_tables import object_tables
-from xcit_mm.analysis.overlaps import Overlaps, overlaps
-from xcit_mm.analysis.tide import costs, joined, judge
+from xcit_mm.predict.errors import overlaps as module
+from xcit_mm.predict.errors.object_tables import object_tables
+from xcit_mm.predict.errors.overlaps import Overlaps, overlaps
+from xcit_mm.predict.errors.tide import costs, joined, judge
 
 EXPECTED = json.loads((DATA / 'tide.json').read_text())  # of tests/helpers/tide_values.py
 BOX = [10, 10, 40, 40]

@@ -21,7 +21,7 @@ from xcit_mm.annotation_tools import server as server_module
 from xcit_mm.annotation_tools.backend import Backend, objects_of, parse_labeling
 from xcit_mm.annotation_tools.server import served
 from xcit_mm.data.importers import brush_rle
-from xcit_mm.predictions import Segmentation
+from xcit_mm.predict.results import Segmentation
 
 TOKEN = '0123456789abcdef'
 CLASSES = 'circle', 'square', 'triangle'

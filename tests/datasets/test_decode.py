@@ -18,8 +18,8 @@ from xcit_mm.base.errors import ArgumentError
 from xcit_mm.data.transforms import decode as im
 from xcit_mm.data.transforms.decode import BadImageError, LoadImage, decode, rgb_of
 from xcit_mm.data.transforms.multiband import LoadMultiband
-from xcit_mm.inference.sources import read_image, to_bands, to_rgb
 from xcit_mm.large.files.open_image import image_size
+from xcit_mm.predict.sources import read_image, to_bands, to_rgb
 
 WIDTH, HEIGHT = 40, 30
 

@@ -10,8 +10,8 @@ from torch import nn
 from xcit_mm import UserError
 from xcit_mm.engine.hooks.leave_out_padding import LeaveOutPaddingHook
 from xcit_mm.engine.padded_rows import PaddedRows
-from xcit_mm.engine.same_sizes import predict_by_size
 from xcit_mm.network.rows import ALONE
+from xcit_mm.predict.same_sizes import predict_by_size
 
 SIZES = (32, 48), (64, 32), (32, 48), (32, 32), (64, 32)
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from xcit_mm.export import predict
 from xcit_mm.export.predict import Objects, Regions
-from xcit_mm.inference.sources import decode_rgb
+from xcit_mm.predict.sources import decode_rgb
 
 TOLERANCE = dict(overlap=0.99, score=0.3, lost=0.02, labels=3e-4)
 

@@ -11,8 +11,8 @@ from torch import nn
 from xcit_mm.base.errors import UserError
 from xcit_mm.config.build_model import build_model
 from xcit_mm.config.load import load_config
-from xcit_mm.fusion import FusedCopy, fuse, in_dtype
-from xcit_mm.fusion.winograd import WinogradConv2d
+from xcit_mm.predict.fusion import FusedCopy, fuse, in_dtype
+from xcit_mm.predict.fusion.winograd import WinogradConv2d
 
 DETECTOR = 'mask_rcnn_xcit_n12_16_shapes'
 # Both patch sizes; FPNs of mmdet and mmseg; extra maps; a norm before the FPN; no FPN.

@@ -6,8 +6,8 @@ from helpers import relative_error
 from torch import nn
 from torch.nn import functional as F
 
-from xcit_mm.fusion import winograd
-from xcit_mm.fusion.winograd import (
+from xcit_mm.predict.fusion import winograd
+from xcit_mm.predict.fusion.winograd import (
     WinogradConv2d,
     use_winograd,
     winograd_conv2d,

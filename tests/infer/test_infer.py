@@ -23,11 +23,11 @@ from xcit_mm.base import threads
 from xcit_mm.base.errors import MissingOperatorError
 from xcit_mm.infer import run as infer_module
 from xcit_mm.infer.run import infer
-from xcit_mm.inference.model import Model
-from xcit_mm.inference.sources import Frame
-from xcit_mm.inference.video import read_video, write_video
-from xcit_mm.inference.written import Output, only_writer
-from xcit_mm.predictions import Detections, Segmentation
+from xcit_mm.predict.model import Model
+from xcit_mm.predict.results import Detections, Segmentation
+from xcit_mm.predict.sources import Frame
+from xcit_mm.predict.video import read_video, write_video
+from xcit_mm.predict.write.written import Output, only_writer
 
 NUM_FRAMES = 5
 LONG = 60  # seconds after which a thread that should have come is missed

@@ -14,8 +14,8 @@ import xcit_mm
 from xcit_mm import UserError
 from xcit_mm.base.errors import ArgumentError
 from xcit_mm.base.progress import ImageProgress
-from xcit_mm.inference.embedder import Embedder
 from xcit_mm.network.models.image_xcit import ImageXCiT
+from xcit_mm.predict.embedder import Embedder
 from xcit_mm.retrieval.descriptors import TOKEN, describe
 from xcit_mm.retrieval.image_tokens import image_tokens
 

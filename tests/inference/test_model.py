@@ -13,8 +13,8 @@ from PIL import Image
 from xcit_mm import UserError
 from xcit_mm.base import device
 from xcit_mm.base.errors import ArgumentError
-from xcit_mm.inference import load_model
 from xcit_mm.large.maps import resized_labels
+from xcit_mm.predict import load_model
 
 SHAPES = ('circle', 'square', 'triangle')
 

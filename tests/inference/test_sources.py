@@ -9,8 +9,8 @@ import pytest
 
 from xcit_mm import UserError
 from xcit_mm.base.progress import ImageProgress
-from xcit_mm.inference import sources
-from xcit_mm.inference.sources import (
+from xcit_mm.predict import sources
+from xcit_mm.predict.sources import (
     MAX_NAME,
     Frame,
     batches,
@@ -18,8 +18,8 @@ from xcit_mm.inference.sources import (
     mosaic_name,
     read_image,
 )
-from xcit_mm.inference.video import read_video, write_video
-from xcit_mm.inference.written import is_output
+from xcit_mm.predict.video import read_video, write_video
+from xcit_mm.predict.write.written import is_output
 
 # Images and videos at two depths, and other files. A linked folder is not searched.
 FILES = (

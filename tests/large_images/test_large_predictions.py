@@ -30,7 +30,7 @@ from xcit_mm.large.large_predictions import LargeDetections, LargeSegmentation
 from xcit_mm.large.maps.no_label import no_label
 from xcit_mm.large.output_options import OutputOptions
 from xcit_mm.large.streamed_results import label_dtype
-from xcit_mm.predictions import Detections, Segmentation
+from xcit_mm.predict.results import Detections, Segmentation
 
 CLASSES = 'field', 'wöod & meadow', 'water'
 PALETTE = (230, 200, 60), (30, 140, 50), (40, 90, 200)

@@ -28,9 +28,9 @@ from xcit_mm.data.transforms.decode import (
     image_loader,
 )
 from xcit_mm.data.transforms.multiband import NOT_FINITE, LoadMultiband
-from xcit_mm.inference.model import _test_pipeline
 from xcit_mm.large.data.scene_transforms import DIRECTIONS, FlipAndTurn, OpenImage
 from xcit_mm.large.files.symmetries import Symmetry
+from xcit_mm.predict.model import _test_pipeline
 
 SIZE = 45, 64
 CLASSES = ('background', 'circle', 'square', 'triangle')

@@ -20,11 +20,11 @@ from PIL import Image
 from xcit_mm import load_model
 from xcit_mm.base.errors import UserError
 from xcit_mm.base.progress import Progress
-from xcit_mm.fusion import fused_copy
 from xcit_mm.large.maps import segment as segmentation
 from xcit_mm.large.predict_large import LargeOptions, predict_large
 from xcit_mm.large.tokens import passes
 from xcit_mm.large.tokens.workspace import Workspace
+from xcit_mm.predict.fusion import fused_copy
 
 PART = 'part_1_of_1'
 

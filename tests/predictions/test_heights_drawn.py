@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from xcit_mm.predictions import Heights
-from xcit_mm.predictions.seams import largest_steps
+from xcit_mm.predict.results import Heights
+from xcit_mm.predict.results.seams import largest_steps
 
 IMAGE = np.full((400, 330, 3), 100, np.uint8)
 VIOLET, YELLOW = (68, 1, 84), (253, 231, 37)  # the ends of viridis

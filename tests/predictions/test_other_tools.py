@@ -14,8 +14,8 @@ from rasterio import features
 from torch import from_numpy
 
 from xcit_mm.base.errors import ArgumentError, DependencyError
-from xcit_mm.predictions import Detections, Heights, Segmentation
-from xcit_mm.predictions.drawing import topmost_masks
+from xcit_mm.predict.results import Detections, Heights, Segmentation
+from xcit_mm.predict.results.drawing import topmost_masks
 
 SIZE = 90, 120
 CLASSES = ('cat', 'dog', 'car')

@@ -16,8 +16,8 @@ from xcit_mm.base import environment
 from xcit_mm.config.load import load_config
 from xcit_mm.config.tree import dataset_class
 from xcit_mm.engine.hooks.pictures import PictureHook
-from xcit_mm.predictions import Detections, Segmentation
-from xcit_mm.predictions.class_names import (
+from xcit_mm.predict.results import Detections, Segmentation
+from xcit_mm.predict.results.class_names import (
     category_ids,
     check_names,
     classes_and_palette,

@@ -52,7 +52,7 @@ def test_arguments_have_the_choices_and_defaults_of_the_package():
     from xcit_mm.benchmark.models import NAMES
     from xcit_mm.data.datasets.fetch import DATASETS, SPLITS
     from xcit_mm.network.archs import ARCHS, PATCH_SIZES
-    from xcit_mm.predictions import SCORE_THR
+    from xcit_mm.predict.results import SCORE_THR
 
     values = {
         'cli': dict(DTYPES=(*DTYPES, 'auto')),

@@ -36,7 +36,7 @@ from xcit_mm.base.device import release_memory
 from xcit_mm.engine.run_lock import run_lock
 from xcit_mm.base.errors import UserError
 from xcit_mm.base.files import allocate, move_folder, set_aside, write_beside, write_whole
-from xcit_mm.inference.written import only_writer
+from xcit_mm.predict.write.written import only_writer
 from xcit_mm.base.free_memory import free_memory
 from xcit_mm.large.tokens.workspace import free_disk
 

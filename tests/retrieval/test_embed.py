@@ -13,8 +13,8 @@ from helpers.in_process import call_tool
 from helpers.small_xcit import SMALL
 from PIL import Image
 
-from xcit_mm.inference.embedder import Embedder
 from xcit_mm.network.models.image_xcit import ImageXCiT
+from xcit_mm.predict.embedder import Embedder
 from xcit_mm.retrieval import image_tokens as module
 from xcit_mm.retrieval.codebook import Codebook
 from xcit_mm.retrieval.descriptor_files import read_descriptors

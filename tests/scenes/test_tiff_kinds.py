@@ -22,11 +22,11 @@ from xcit_mm.data.importers.contents import image_size as converted_size
 from xcit_mm.data.transforms.decode import BadImageError, LoadImage, decode
 from xcit_mm.data.transforms.label_images import LoadLabels
 from xcit_mm.data.transforms.multiband import LoadMultiband
-from xcit_mm.inference.sources import to_rgb
 from xcit_mm.large.files.image_views import RGBImage
 from xcit_mm.large.files.open_image import image_size, open_image
 from xcit_mm.large.files.open_scene import SceneOptions, open_scene
 from xcit_mm.large.labels.polygon_masks import polygons_of
+from xcit_mm.predict.sources import to_rgb
 
 HEIGHT, WIDTH = 16, 32
 BANDS = np.random.default_rng(0).integers(1, 255, (HEIGHT, WIDTH, 5), np.uint8)

@@ -10,9 +10,9 @@ import pytest
 
 from xcit_mm import UserError
 from xcit_mm.base.geometry import Window, whole
-from xcit_mm.inference.sources import read_image
 from xcit_mm.large.files.image_source import ImageSource
 from xcit_mm.large.files.open_image import image_size, open_image
+from xcit_mm.predict.sources import read_image
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason='Zarr 3 needs Python 3.11')
 PIXELS = np.random.default_rng(0).integers(1, 255, (75, 101, 5), np.uint8)

@@ -16,10 +16,10 @@ import numpy as np
 from ..base.errors import UserError, printable, reason
 from ..base.files import parse_xml
 from ..base.http import AUTHORIZATION, read_url
-from ..inference.model import Model, Prediction
-from ..inference.sources import decode_rgb, read_image
-from ..predictions import Detections, Segmentation
-from ..predictions.segmentation import INSTANCE_OFFSET
+from ..predict.model import Model, Prediction
+from ..predict.results import Detections, Segmentation
+from ..predict.results.segmentation import INSTANCE_OFFSET
+from ..predict.sources import decode_rgb, read_image
 from .labelstudio import TAGS, Control, described
 from .objects import AnnotatedObject, smallest_window
 

@@ -23,8 +23,8 @@ from ..data.audit.annotations import (
 )
 from ..data.importers.areas import joined
 from ..data.importers.base import Shape, Size, absolute
-from ..inference.written import PREDICTIONS
 from ..large.labels.outlines import outlines_of
+from ..predict.write.written import PREDICTIONS
 
 BOXES, POLYGONS, MASKS = SHAPE_KINDS = ('boxes', 'polygons', 'masks')
 TOLERANCE = 0.5  # pixels between a polygon and the outline of its mask

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from ..base.device import choose_device, choose_dtype
 from ..base.progress import ImageProgress
-from ..inference.embedder import image_reader
-from ..inference.image_batches import image_batches
-from ..inference.sources import read_image
 from ..network.weights.image_network import described_classes, described_images
 from ..network.weights.inflation import RGB, STEM
 from ..network.weights.names import architecture
 from ..network.weights.read import read_checkpoint
 from ..network.weights.timm_classifier import classifier_in
+from ..predict.embedder import image_reader
+from ..predict.image_batches import image_batches
+from ..predict.sources import read_image
 from .published import NUM_CLASSES, name_in_release, training_size
 
 

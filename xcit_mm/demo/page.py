@@ -19,8 +19,8 @@ from PIL import Image
 from ..base.errors import UserError, reason
 from ..base.file_headers import TIFF
 from ..data.transforms.decode import UNREADABLE, opened, size_of
-from ..inference.sources import decode_rgb, to_rgb
-from ..predictions import SCORE_THR, Detections, Heights, Segmentation
+from ..predict.results import SCORE_THR, Detections, Heights, Segmentation
+from ..predict.sources import decode_rgb, to_rgb
 from .models import OfferedModels
 
 Prediction = Detections | Heights | Segmentation

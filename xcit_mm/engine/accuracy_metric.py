@@ -7,8 +7,8 @@ import numpy as np
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
-from ..analysis.error_tables import ErrorTables
 from ..base.errors import UserError
+from ..predict.errors.error_tables import ErrorTables
 
 BEST = 5  # classes of which one is right, for top5
 

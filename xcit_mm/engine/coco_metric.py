@@ -16,16 +16,16 @@ from mmengine.registry import METRICS
 from pycocotools.cocoeval import COCOeval
 from torch import Tensor
 
-from ..analysis.error_tables import ErrorTables
-from ..analysis.object_tables import object_tables
-from ..analysis.overlaps import Overlaps, overlaps
 from ..base.errors import ArgumentError, printable
 from ..base.geometry import Window
 from ..data.audit.annotations import read_annotations, require_encodable
 from ..data.datasets.coco import indexed
 from ..large.large_predictions import run_lengths_in
-from ..predictions import SCORE_THR
-from ..predictions.results import run_lengths
+from ..predict.errors.error_tables import ErrorTables
+from ..predict.errors.object_tables import object_tables
+from ..predict.errors.overlaps import Overlaps, overlaps
+from ..predict.results import SCORE_THR
+from ..predict.results.results import run_lengths
 
 try:
     from faster_coco_eval import COCOeval_faster

@@ -8,7 +8,7 @@ import numpy as np
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
-from ..predictions.seams import largest_steps
+from ..predict.results.seams import largest_steps
 
 MAX_RATIO = 1.25  # of a height and its label, in delta1
 
@@ -24,7 +24,7 @@ class HeightMetric(BaseMetric):
     Args:
         tile: Side in pixels of the tiles whose borders are checked: ``step`` is the largest false
             step across them, and ``step_inside`` the largest one elsewhere; see
-            :func:`~xcit_mm.predictions.seams.largest_steps`. Default: neither is measured.
+            :func:`~xcit_mm.predict.results.seams.largest_steps`. Default: neither is measured.
         collect_device: 'cpu' or 'gpu', where the results of several processes are collected.
         prefix: Replaces ``height``, with which the names of the metrics start.
     """

@@ -9,9 +9,9 @@ from mmengine.registry import METRICS
 from mmseg.evaluation import IoUMetric
 from torch import Tensor
 
-from ..analysis.error_tables import ErrorTables
 from ..base.geometry import tiles, whole
 from ..large.files.image_source import TILE
+from ..predict.errors.error_tables import ErrorTables
 
 NO_CLASS = 'no class'
 Cells = tuple[np.ndarray, np.ndarray]  # the places of a matrix that are not 0, and their values

@@ -8,7 +8,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
 from ..base.errors import ArgumentError, UserError
-from ..predictions.neighbors import TEMPERATURE, K, knn_classify, top_accuracy
+from ..predict.results.neighbors import TEMPERATURE, K, knn_classify, top_accuracy
 
 
 @METRICS.register_module()
@@ -16,7 +16,7 @@ class KNNMetric(BaseMetric):
     """The accuracy of the classes that each image gets from its neighbors among all others.
 
     ``top1`` is the percentage of the images of the validation set whose class has the most votes in
-    the weighted k-NN of DINO (:mod:`~xcit_mm.predictions.neighbors`). It needs no training, and so
+    the weighted k-NN of DINO (:mod:`~xcit_mm.predict.results.neighbors`). It needs no training, and so
     tells from a few labeled images whether a pretraining learns.
 
     Data samples have ``features`` (C,) and ``gt_label``.

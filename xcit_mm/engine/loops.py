@@ -17,12 +17,12 @@ from ..base.errors import UserError
 from ..base.processes import cpu_group
 from ..base.run_files import set_run_aside
 from ..data.datasets.samples import BadSample, seed_all
-from ..fusion import FusedCopy
+from ..predict.fusion import FusedCopy
+from ..predict.same_sizes import predict_by_size
 from .checkpoints.training_state import RECIPE, STEP_LAYOUT
 from .data.loader import training_loader
 from .distributed import unwrapped
 from .recipe import compare_recipes, recipe_of
-from .same_sizes import predict_by_size
 
 
 def _report_bad(runner: Runner, samples: list[BadSample]) -> None:
@@ -198,7 +198,7 @@ class SameSizeValLoop(ValLoop):
 
 @LOOPS.register_module()
 class FusedTestLoop(TestLoop):
-    """A ``TestLoop`` that predicts in a dtype with fused layers (see :mod:`xcit_mm.fusion`).
+    """A ``TestLoop`` that predicts in a dtype with fused layers (see :mod:`xcit_mm.predict.fusion`).
 
     Its results do not depend on the batch size either.
 

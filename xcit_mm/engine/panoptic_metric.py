@@ -13,7 +13,7 @@ from ..base.errors import UserError
 from ..data.audit.annotations import read_panoptic_annotations
 from ..data.datasets.segment_ids import segment_ids
 from ..data.transforms.decode import LABELS_OF_OTHER_SIZE, BadImageError
-from ..predictions.segmentation import INSTANCE_OFFSET
+from ..predict.results.segmentation import INSTANCE_OFFSET
 
 PAIR = 2**32  # more than the largest id
 

@@ -83,7 +83,7 @@ def test(
         work_dir: Folder of the log. Default: ``work_dirs/<name of the config>``.
         show_dir: Folder for a picture of every prediction. Default: no pictures.
         errors_dir: Folder for tables and pictures of the errors; see
-            :class:`~xcit_mm.analysis.error_tables.ErrorTables`. Default: none.
+            :class:`~xcit_mm.predict.errors.error_tables.ErrorTables`. Default: none.
         out: JSON file to write the metrics to. Default: none.
         launcher: 'none', 'pytorch', 'slurm' or 'mpi'.
         trust_checkpoint: Read a checkpoint that holds more than weights; the code in it is run.

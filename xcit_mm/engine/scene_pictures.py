@@ -9,8 +9,8 @@ from mmengine.structures import BaseDataElement, InstanceData
 from ..large.files.overview import overview
 from ..large.large_predictions import MAX_TEXTS, LargeDetections
 from ..large.tokens.workspace import Workspace
-from ..predictions import Segmentation
-from ..predictions.drawing import Color, draw_objects
+from ..predict.results import Segmentation
+from ..predict.results.drawing import Color, draw_objects
 
 SIDE = 1024  # pixels of the longer side
 LEGEND_ROWS = 2

@@ -20,7 +20,6 @@ from ..base.device import DTYPES
 from ..base.errors import ProcessesError, UserError
 from ..base.processes import cpu_group, own_group, together
 from ..base.progress import LoggedProgress, Progress, TileProgress, silent
-from ..fusion import in_dtype
 from ..large.files.image_source import TRAINED, ImageSource
 from ..large.losses.step import streamed_loss
 from ..large.maps.detect import require_detector
@@ -30,6 +29,7 @@ from ..large.tokens.normalized import NormalizedImage, require_only_normalizatio
 from ..large.tokens.passes import Passes, Unread
 from ..large.tokens.streamable import require_streamable
 from ..large.tokens.workspace import Workspace, memory_limit, open_workspace
+from ..predict.fusion import in_dtype
 from .distributed import average_gradients
 
 REMEDY = 'set stream=None, and train on crops'

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from ..base.errors import UserError
 from ..data.drawings.shapes import draw_image, spread
-from ..inference import Model
-from ..inference.folders import VIDEOS
-from ..inference.sources import find_inputs
+from ..predict import Model
+from ..predict.folders import VIDEOS
+from ..predict.sources import find_inputs
 from .graphs.graph import Graph
 from .graphs.mask2former import INSTANCES
 

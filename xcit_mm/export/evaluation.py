@@ -29,7 +29,7 @@ from ..config.rules import check
 from ..engine.runner import build_runner
 from ..network.weights.pretrained import read_all_safely
 from ..network.weights.read import read_checkpoint
-from ..predictions.class_names import classes_and_palette
+from ..predict.results.class_names import classes_and_palette
 from .comparison import pixels
 from .formats import format_of, load_runtime
 from .formats.format import Runtime

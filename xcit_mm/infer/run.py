@@ -33,8 +33,14 @@ from ..base.threads import Behind, ahead
 from ..config.config_errors import config_errors
 from ..config.load import load_config
 from ..data.tiff.places import NOWHERE, incomplete, place_of_file
-from ..inference.model import Model, Prediction, load_model
-from ..inference.sources import (
+from ..large.files.open_image import image_size
+from ..large.large_predictions import LargePrediction
+from ..large.output_options import OutputOptions
+from ..large.predict_large import LargeOptions, check_options, described, predict_large
+from ..network.weights.cache import is_url
+from ..predict.model import Model, Prediction, load_model
+from ..predict.results import SCORE_THR, Detections
+from ..predict.sources import (
     MAX_PIXELS,
     Frame,
     batches,
@@ -42,13 +48,7 @@ from ..inference.sources import (
     mosaic_name,
     read_frames,
 )
-from ..inference.written import STORE, Output, is_output, only_writer, require_kept
-from ..large.files.open_image import image_size
-from ..large.large_predictions import LargePrediction
-from ..large.output_options import OutputOptions
-from ..large.predict_large import LargeOptions, check_options, described, predict_large
-from ..network.weights.cache import is_url
-from ..predictions import SCORE_THR, Detections
+from ..predict.write.written import STORE, Output, is_output, only_writer, require_kept
 from .summary import Predicted, in_few_words, print_summary
 
 # Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24

@@ -14,10 +14,10 @@ from pycocotools import mask as coco_mask
 
 from ..base.geometry import Window, tiles, whole
 from ..data.audit.annotations import MAX_PIXELS
-from ..predictions import Detections, Heights, Segmentation
-from ..predictions.heights import Limits, limits_of
-from ..predictions.short_texts import size_text
-from ..predictions.supervision_detections import compact_masks
+from ..predict.results import Detections, Heights, Segmentation
+from ..predict.results.heights import Limits, limits_of
+from ..predict.results.short_texts import size_text
+from ..predict.results.supervision_detections import compact_masks
 from .files.geojson import write_geojson
 from .files.geopackage import write_geopackage
 from .files.geotiff import AVERAGE, write_tiff

@@ -22,8 +22,8 @@ from ..base.processes import cpu_group, digest_of_module, require_same, together
 from ..base.progress import Progress, silent
 from ..base.sizes import bytes_of
 from ..data.transforms.multiband import LoadMultiband
-from ..fusion import in_dtype
-from ..predictions import Detections, Heights, Segmentation
+from ..predict.fusion import in_dtype
+from ..predict.results import Detections, Heights, Segmentation
 from .files.crops import CroppedImage
 from .files.image_source import ImageSource
 from .files.open_scene import Image, Scene, SceneOptions, open_scene
@@ -58,7 +58,7 @@ CHOICES = dict(probabilities=(None, 'uint8', 'float16'), positions=('scene', 'da
 
 
 class Predictor(Protocol):
-    """What predictions need of a model, such as :class:`xcit_mm.inference.Model`."""
+    """What predictions need of a model, such as :class:`xcit_mm.predict.Model`."""
 
     task: str
     classes: tuple[str, ...]

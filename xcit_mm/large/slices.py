@@ -18,7 +18,7 @@ from ..base.errors import UserError
 from ..base.geometry import Window, shifted
 from ..base.progress import Progress
 from ..base.threads import ahead
-from ..predictions import Detections, Heights, Segmentation
+from ..predict.results import Detections, Heights, Segmentation
 from .joined_objects import join
 from .maps.objects import Objects
 from .maps.segment import without_data

@@ -12,8 +12,8 @@ from torch import Tensor
 from ..base.errors import UserError
 from ..base.progress import ImageProgress
 from ..data.datasets.image_folders import ClassFolders
-from ..inference.embedder import Embedder
-from ..predictions.neighbors import nearest_neighbors, neighbor_votes, top_accuracy
+from ..predict.embedder import Embedder
+from ..predict.results.neighbors import nearest_neighbors, neighbor_votes, top_accuracy
 from .linear import linear_scores
 from .published import published
 

@@ -9,10 +9,10 @@ from numbers import Real
 from pathlib import Path
 
 from ..base.errors import UserError, reason
-from ..inference import Model
 from ..network import XCiT
 from ..network.weights.hub import HUB
 from ..network.weights.names import architecture
+from ..predict import Model
 from ..run_report.titles import KINDS, OF_CLASS, title
 
 LIBRARY = 'xcit_mm'

@@ -13,8 +13,8 @@ from ..base.errors import UserError, reason
 from ..base.files import require_writable, write_beside
 from ..config.config_data import describe
 from ..config.load import load_config
-from ..inference import Model, load_model
 from ..network.weights.hub import CONFIG, HUB, WEIGHTS, hub_errors, parse_name
+from ..predict import Model, load_model
 from .card import Card, read_metrics
 
 PICTURE = 'picture'

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import UserError
-from ..inference.embedder import Embedder
+from ..predict.embedder import Embedder
 from .descriptors import ASMK
 from .holidays import read_holidays
 from .nearest import AsmkIndex, nearest_vectors

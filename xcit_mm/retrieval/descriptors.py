@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..inference.embedder import unit_vector
+from ..predict.embedder import unit_vector
 from .codebook import Codebook, vlad
 from .image_tokens import ImageTokens
 

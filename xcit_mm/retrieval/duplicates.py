@@ -11,7 +11,7 @@ import numpy as np
 from ..base.errors import UserError
 from ..base.files import write_json, write_whole
 from ..base.progress import ImageProgress
-from ..inference.embedder import Embedder
+from ..predict.embedder import Embedder
 from .descriptor_files import Described
 from .nearest import nearest_vectors
 from .picture_match import similarity, small_picture

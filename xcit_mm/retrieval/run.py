@@ -14,9 +14,9 @@ from ..base.errors import ArgumentError, UserError, printable
 from ..base.files import require_writable_file
 from ..base.processes import digest_of_module
 from ..base.progress import ImageProgress
-from ..inference.embedder import Embedder
-from ..inference.folders import VIDEOS
-from ..inference.sources import find_inputs
+from ..predict.embedder import Embedder
+from ..predict.folders import VIDEOS
+from ..predict.sources import find_inputs
 from .codebook import TRAIN_TOKENS, Codebook, require_k, sample
 from .descriptor_files import Described, read_descriptors, require_out, write_descriptors
 from .descriptors import ASMK, WITH_CODEBOOK, describe

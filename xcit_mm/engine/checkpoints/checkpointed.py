@@ -17,7 +17,7 @@ from ...base.run_files import has_checkpoints
 from ...config.build_model import weights_for, without_other_heads
 from ...network.weights.names import modules_of, require_same_tensors
 from ...network.weights.read import read_checkpoint
-from ...predictions.class_names import check_names
+from ...predict.results.class_names import check_names
 from ..distributed import unwrapped
 from .newest import newest_checkpoint
 from .training_state import fit_training_state

@@ -9,10 +9,10 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ...analysis.error_charts import draw_errors
 from ...base.errors import reason
 from ...base.files import is_disk_full, require_no_links
 from ...base.run_files import ERRORS, ERRORS_PICTURE
+from ...predict.errors.error_charts import draw_errors
 from . import order
 
 
@@ -22,7 +22,7 @@ class ModelErrorsHook(Hook):
 
     The errors of a validation go to ``<work_dir>/errors``, where the next validation replaces them.
     There is a folder for each kind of what is counted, such as ``boxes``; see
-    :class:`~xcit_mm.analysis.error_tables.ErrorTables`.
+    :class:`~xcit_mm.predict.errors.error_tables.ErrorTables`.
 
     Args:
         test_dir: Folder for the errors of a test; None: they are not counted.

@@ -21,11 +21,11 @@ from ...base.files import require_no_links
 from ...base.run_files import PICTURES
 from ...base.threads import Behind
 from ...data.transforms.decode import BadImageError, image_loader
-from ...predictions import Detections, Heights, Segmentation
-from ...predictions.class_names import valid_palette
-from ...predictions.drawing import Color, draw_objects, topmost_masks
-from ...predictions.heights import limits_of
-from ...predictions.segmentation import INSTANCE_OFFSET
+from ...predict.results import Detections, Heights, Segmentation
+from ...predict.results.class_names import valid_palette
+from ...predict.results.drawing import Color, draw_objects, topmost_masks
+from ...predict.results.heights import limits_of
+from ...predict.results.segmentation import INSTANCE_OFFSET
 from ..scene_pictures import LEGEND_ROWS, scene_pictures
 from . import order
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...base.errors import UserError
-from ...predictions import SCORE_THR
+from ...predict.results import SCORE_THR
 from .graph import Graph
 
 DETECTIONS, PROBABILITIES = 'detections', 'probabilities'

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import shapely
 
-from ...predictions import Detections
+from ...predict.results import Detections
 from .pixel_sizes import pixel_areas
 
 TOGETHER = 4096  # features that are held at a time

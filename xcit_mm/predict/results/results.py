@@ -10,9 +10,9 @@ import shapely
 from mmengine.structures import InstanceData
 from pycocotools import mask as coco_mask
 
-from ..base.environment import require
-from ..data.transforms.decode import rgb_of
-from ..large.labels.outlines import outlines_of_masks
+from ...base.environment import require
+from ...data.transforms.decode import rgb_of
+from ...large.labels.outlines import outlines_of_masks
 from .class_names import category_ids, valid_palette
 from .detected_object import DetectedObject
 from .drawing import Color, draw_objects, topmost_masks

@@ -8,10 +8,10 @@ import cv2
 import numpy as np
 from mmengine.structures import PixelData
 
-from ..base.environment import require
-from ..base.errors import ArgumentError
-from ..data.transforms.decode import rgb_of
-from ..large.labels.outlines import outlines_by_label, outlines_of
+from ...base.environment import require
+from ...base.errors import ArgumentError
+from ...data.transforms.decode import rgb_of
+from ...large.labels.outlines import outlines_by_label, outlines_of
 from .class_names import valid_palette
 from .drawing import Color, draw_regions, topmost_masks
 from .short_texts import few_names, size_text

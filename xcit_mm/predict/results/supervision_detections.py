@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..base.environment import require
-from ..base.errors import ArgumentError
+from ...base.environment import require
+from ...base.errors import ArgumentError
 
 CLASS_NAME = 'class_name'  # what supervision calls the names, which its annotators show
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from .. import mmcv_ops
-from ..network.fast.unmodified import is_unmodified
+from ... import mmcv_ops
+from ...network.fast.unmodified import is_unmodified
 
 
 def fold_batch_norms(model: nn.Module) -> None:

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ..base.fonts import Writer
+from ...base.fonts import Writer
 
 Color = tuple[int, int, int]  # red, green, blue, 0..255
 

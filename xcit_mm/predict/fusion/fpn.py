@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..network import XCiT
-from ..network.conv_stack import ConvStack
-from ..network.fast.cpu import batch_norm_affine, linear_gelu
-from ..network.fast.tracing import is_traced
-from ..network.fast.unmodified import flat_layers, is_unmodified
+from ...network import XCiT
+from ...network.conv_stack import ConvStack
+from ...network.fast.cpu import batch_norm_affine, linear_gelu
+from ...network.fast.tracing import is_traced
+from ...network.fast.unmodified import flat_layers, is_unmodified
 
 
 def fuse_fpn(model: nn.Module) -> None:

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from ..base.device import dtype_name
-from ..base.errors import DependencyError, UserError
-from ..network.fast.unmodified import CONVOLUTIONS, is_unmodified
-from ..network.graphs import GraphedModel
+from ...base.device import dtype_name
+from ...base.errors import DependencyError, UserError
+from ...network.fast.unmodified import CONVOLUTIONS, is_unmodified
+from ...network.graphs import GraphedModel
 from .fpn import fuse_fpn
 from .heads import fold_batch_norms, fuse_roi_extractors
 from .precision import compute_in, widen_heads

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..analysis.error_tables import COUNTS, write_counts
-from ..base.errors import UserError
-from ..base.files import (
+from ...base.errors import UserError
+from ...base.files import (
     EARLIER,
     remove_unfinished,
     require_writable,
@@ -21,16 +20,17 @@ from ..base.files import (
     write_whole,
     writing_to,
 )
-from ..base.locks import is_there, open_lock, try_lock, unlocking
-from ..large.large_predictions import LargeDetections, LargeHeights, LargePrediction
-from ..large.output_options import DEFAULT_OUTPUT, OutputOptions
-from ..network.weights.cache import is_url
-from ..predictions import Detections, Heights, Segmentation
-from ..predictions.class_names import category_ids
-from ..predictions.drawing import BLACK
-from .model import Model, Prediction
-from .sources import Frame
-from .video import write_video
+from ...base.locks import is_there, open_lock, try_lock, unlocking
+from ...large.large_predictions import LargeDetections, LargeHeights, LargePrediction
+from ...large.output_options import DEFAULT_OUTPUT, OutputOptions
+from ...network.weights.cache import is_url
+from ..errors.error_tables import COUNTS, write_counts
+from ..model import Model, Prediction
+from ..results import Detections, Heights, Segmentation
+from ..results.class_names import category_ids
+from ..results.drawing import BLACK
+from ..sources import Frame
+from ..video import write_video
 
 PICTURES, LABELS = 'pictures', 'labels'
 PREDICTIONS, CLASSES = 'predictions.json', 'classes.json'

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from ..network.fast.unmodified import CONVOLUTIONS, is_unmodified
+from ...network.fast.unmodified import CONVOLUTIONS, is_unmodified
 from .fpn import UpsamplingLateral
 
 # The heads of a cascade and the branches of DINO have numbers. mmseg does not call the head itself

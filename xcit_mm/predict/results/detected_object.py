@@ -6,7 +6,7 @@ import numpy as np
 
 
 class DetectedObject(NamedTuple):
-    """An object of :class:`~xcit_mm.predictions.results.Detections`.
+    """An object of :class:`~xcit_mm.predict.results.results.Detections`.
 
     Attributes:
         box: (4,), left, top, right and bottom in pixels of the image.

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..network.fast.tracing import computed_dtype, is_intercepted
-from ..network.fast.unmodified import is_unmodified
+from ...network.fast.tracing import computed_dtype, is_intercepted
+from ...network.fast.unmodified import is_unmodified
 
 TILE = 4  # rows and columns of the output
 TILES_PER_THREAD = 64  # their values fit into the cache of a core

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..base.errors import one_line
-from ..base.files import write_whole
-from ..base.fonts import chart_fonts
+from ...base.errors import one_line
+from ...base.files import write_whole
+from ...base.fonts import chart_fonts
 from .error_tables import ErrorTables
 
 if TYPE_CHECKING:

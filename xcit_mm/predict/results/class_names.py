@@ -9,8 +9,8 @@ import numpy as np
 from mmengine.config import Config
 from torch import nn
 
-from ..base.errors import UserError, one_line
-from ..config.tree import dataset_class, leaf_datasets
+from ...base.errors import UserError, one_line
+from ...config.tree import dataset_class, leaf_datasets
 from .drawing import Color
 
 GOLDEN_RATIO = 0.618033988749895  # steps of it on the circle of hues stay far from each other

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.files import write_whole
+from ...base.files import write_whole
 
 CONFUSION, CLASSES, COUNTS = 'confusion.csv', 'classes.csv', 'counts.csv'
 COSTS = 'errors.csv'
