@@ -44,7 +44,7 @@ def main() -> None:
     with cli.imports():
         from xcit_mm.base.errors import UserError
         from xcit_mm.base.files import require_writable
-        from xcit_mm.run_report import NoRunError, draw_png, read_runs, write_page
+        from xcit_mm.train.report import NoRunError, draw_png, read_runs, write_page
     runs, problems = read_runs(args.work_dirs)
     if not runs:
         raise UserError('; '.join(map(str, problems)))

@@ -35,7 +35,7 @@ def main() -> None:
     args = parser.parse_args()
 
     with cli.imports():
-        from xcit_mm.engine import test
+        from xcit_mm.train import test
     test(
         args.config,
         args.checkpoint,

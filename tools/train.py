@@ -39,7 +39,7 @@ def main() -> None:
     args = parser.parse_args()
 
     with cli.imports():
-        from xcit_mm.engine import train
+        from xcit_mm.train import train
     train(
         args.config,
         work_dir=args.work_dir,

@@ -10,7 +10,7 @@ Most programs need only the names that this package exports:
 - :class:`~xcit_mm.base.errors.UserError` is the error for a wrong input.
 
 Importing this package registers the backbone and the image loaders of our configs with mmengine,
-and replaces the compiled operators of mmcv if they are missing. Importing :mod:`xcit_mm.engine`
+and replaces the compiled operators of mmcv if they are missing. Importing :mod:`xcit_mm.train`
 registers the runner, loops and hooks of our configs.
 """
 
@@ -44,9 +44,9 @@ environment.BUILT_ON.update(
         'xcit_mm.data.datasets.coco',
         'xcit_mm.data.transforms.draft_resize_with_masks',
         'xcit_mm.data.datasets.panoptic',
-        'xcit_mm.engine.coco_metric',
-        'xcit_mm.engine.instance_tta',
-        'xcit_mm.engine.panoptic_metric',
+        'xcit_mm.train.metrics.coco_metric',
+        'xcit_mm.train.instance_tta',
+        'xcit_mm.train.metrics.panoptic_metric',
         'xcit_mm.network.heads.batched_roi_head',
         'xcit_mm.network.heads.batched_rpn_head',
         'xcit_mm.large.data.geojson_dataset',
@@ -56,8 +56,8 @@ environment.BUILT_ON.update(
     mmseg=(
         'xcit_mm.data.datasets.height_dataset',
         'xcit_mm.data.datasets.segmentation_folders',
-        'xcit_mm.engine.height_metric',
-        'xcit_mm.engine.iou_metric',
+        'xcit_mm.train.metrics.height_metric',
+        'xcit_mm.train.metrics.iou_metric',
         'xcit_mm.large.data.scene_transforms',
         'xcit_mm.large.data.scene_windows',
         'xcit_mm.network.models.aligned_segmentors',
@@ -70,11 +70,11 @@ environment.BUILT_ON.update(
         'xcit_mm.data.transforms.multi_crop',
         'xcit_mm.data.transforms.timm_augment',
         'xcit_mm.data.datasets.unlabeled_images',
-        'xcit_mm.distillation.feature_distillation',
-        'xcit_mm.distillation.module_teacher',
-        'xcit_mm.distillation.timm_teacher',
-        'xcit_mm.engine.accuracy_metric',
-        'xcit_mm.engine.knn_metric',
+        'xcit_mm.train.distillation.feature_distillation',
+        'xcit_mm.train.distillation.module_teacher',
+        'xcit_mm.train.distillation.timm_teacher',
+        'xcit_mm.train.metrics.accuracy_metric',
+        'xcit_mm.train.metrics.knn_metric',
         'xcit_mm.large.data.unlabeled_windows',
         'xcit_mm.network.models.image_classifier',
         'xcit_mm.network.models.self_distillation',

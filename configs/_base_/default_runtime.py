@@ -12,7 +12,7 @@ sync_bn = 'torch'  # mmengine converts BatchNorm when the run is distributed, on
 optim_wrapper = dict(constructor='MergedGroupsConstructor')  # one group for equal options
 auto_scale_lr = dict(enable=True, base_batch_size=16)  # 8 GPUs with 2 images each
 
-# mmengine's hooks and ours; xcit_mm/engine/hooks/order.py has the order in which they act.
+# mmengine's hooks and ours; xcit_mm/train/hooks/order.py has the order in which they act.
 default_hooks = dict(
     runtime_info=dict(type='StepInfoHook'),
     timer=dict(type='IterTimerHook'),

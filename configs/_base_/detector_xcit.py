@@ -5,8 +5,8 @@ custom_imports = dict(
         'xcit_mm',
         'xcit_mm.data.datasets.coco',
         'xcit_mm.data.datasets.panoptic',
-        'xcit_mm.engine.coco_metric',
-        'xcit_mm.engine.panoptic_metric',
+        'xcit_mm.train.metrics.coco_metric',
+        'xcit_mm.train.metrics.panoptic_metric',
         'xcit_mm.network.heads.batched_roi_head',
         'xcit_mm.network.heads.batched_rpn_head',
     ]

@@ -1,7 +1,11 @@
 """A segmentor on XCiT, without neck and heads (paper, section 4.4)."""
 
 custom_imports = dict(
-    imports=['xcit_mm', 'xcit_mm.engine.iou_metric', 'xcit_mm.network.models.aligned_segmentors']
+    imports=[
+        'xcit_mm',
+        'xcit_mm.train.metrics.iou_metric',
+        'xcit_mm.network.models.aligned_segmentors',
+    ]
 )
 default_scope = 'mmseg'
 vis_backends = [dict(type='LocalVisBackend')]

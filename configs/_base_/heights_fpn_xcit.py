@@ -6,7 +6,7 @@ custom_imports = dict(
     imports=[
         'xcit_mm',
         'xcit_mm.data.datasets.height_dataset',
-        'xcit_mm.engine.height_metric',
+        'xcit_mm.train.metrics.height_metric',
         'xcit_mm.network.models.aligned_segmentors',
         'xcit_mm.network.models.height_head',
         'xcit_mm.network.models.height_losses',

@@ -5,7 +5,7 @@ _base_ = ['mask2former_xcit.py']
 custom_imports = dict(
     imports=[
         'xcit_mm',
-        'xcit_mm.engine.iou_metric',
+        'xcit_mm.train.metrics.iou_metric',
         'xcit_mm.network.models.aligned_segmentors',
         'mmdet.models',
     ]

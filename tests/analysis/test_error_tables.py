@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from xcit_mm.engine.hooks.model_errors import ModelErrorsHook
 from xcit_mm.predict.errors import error_tables as module
 from xcit_mm.predict.errors.error_charts import _short, draw_errors
 from xcit_mm.predict.errors.error_tables import ErrorTables, write_counts
 from xcit_mm.predict.errors.object_tables import object_tables
 from xcit_mm.predict.errors.overlaps import overlaps
+from xcit_mm.train.hooks.model_errors import ModelErrorsHook
 
 LEFT, MIDDLE, RIGHT = ([x, 10, 40, 40] for x in (0, 100, 200))
 NEAR = [5, 10, 40, 40]  # an IoU of 0.78 with LEFT

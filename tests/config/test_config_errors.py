@@ -20,7 +20,7 @@ from xcit_mm.base.errors import ConfigError, UserError
 from xcit_mm.config.build_model import build_model
 from xcit_mm.config.config_errors import config_errors
 from xcit_mm.config.load import load_config
-from xcit_mm.engine.hooks.interrupt import SIGNALS
+from xcit_mm.train.hooks.interrupt import SIGNALS
 
 DETECTOR, SEGMENTOR, DINO, MASK2FORMER = (
     ROOT / f'configs/{name}_xcit_n12_16_shapes.py'

@@ -11,7 +11,7 @@ from xcit_mm.base import environment
 from xcit_mm.config.data_rules import check_data
 from xcit_mm.config.load import load_config
 from xcit_mm.data.datasets.samples import Samples, seed_all
-from xcit_mm.engine.hooks.bad_data import _check_annotations
+from xcit_mm.train.hooks.bad_data import _check_annotations
 
 SIZE = 160
 RATIOS = 'train_dataloader.dataset.dataset.pipeline.2.ratio_range'

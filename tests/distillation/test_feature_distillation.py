@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from xcit_mm import UserError
-from xcit_mm.distillation import feature_distillation, module_teacher  # noqa: F401  registered
-from xcit_mm.distillation.feature_losses import LOSSES, of_same_size
 from xcit_mm.network.models import image_preprocessor  # noqa: F401  registered
+from xcit_mm.train.distillation import feature_distillation, module_teacher  # noqa: F401  registered
+from xcit_mm.train.distillation.feature_losses import LOSSES, of_same_size
 
 SCALE = dict(mean=[100.0], std=[50.0])
 

@@ -9,10 +9,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from xcit_mm import UserError
-from xcit_mm.distillation.module_teacher import ModuleTeacher
-from xcit_mm.distillation.timm_teacher import TimmTeacher
 from xcit_mm.network.models import ImageXCiT
 from xcit_mm.network.models.image_preprocessor import ImagePreprocessor
+from xcit_mm.train.distillation.module_teacher import ModuleTeacher
+from xcit_mm.train.distillation.timm_teacher import TimmTeacher
 
 MEAN, STD = [100.0, 110.0, 120.0], [50.0, 60.0, 70.0]
 PREPROCESSOR = ImagePreprocessor(MEAN, STD)

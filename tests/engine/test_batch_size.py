@@ -17,8 +17,8 @@ from mmengine.registry import DATASETS, MODELS
 
 from xcit_mm import UserError
 from xcit_mm.config.rules import check_counts
-from xcit_mm.engine import batch_size
-from xcit_mm.engine.batch_size import choose_batch_size
+from xcit_mm.train import batch_size
+from xcit_mm.train.batch_size import choose_batch_size
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
@@ -128,7 +128,7 @@ def test_values_in_iterations_are_multiplied_for_all_that_counts_them(monkeypatc
 
 
 def test_the_peak_of_the_program_that_starts_a_run_is_not_counted():
-    code = 'from xcit_mm.engine.batch_size import _peak; print(_peak(lambda: None))'
+    code = 'from xcit_mm.train.batch_size import _peak; print(_peak(lambda: None))'
     parent = (
         'import subprocess, sys; large = bytearray(b"1") * 2**30; '
         f'subprocess.run([sys.executable, "-c", {code!r}], check=True)'

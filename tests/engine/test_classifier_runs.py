@@ -13,8 +13,8 @@ from PIL import Image
 
 from xcit_mm import UserError
 from xcit_mm.data.drawings.shape_classes import CLASSES, ClassesSpec, make_classes
-from xcit_mm.engine import test as evaluate
-from xcit_mm.engine import train
+from xcit_mm.train import test as evaluate
+from xcit_mm.train import train
 
 CONFIG = 'configs/classify_xcit_n12_8_shapes.py'
 ARCH = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)

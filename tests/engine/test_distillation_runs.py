@@ -12,10 +12,10 @@ from helpers.small_xcit import SMALL, small_xcit
 
 from xcit_mm import UserError
 from xcit_mm.data.drawings.shapes import ShapesSpec, make_shapes
-from xcit_mm.engine import train
 from xcit_mm.network.models import ImageXCiT
 from xcit_mm.network.weights.conversion import convert
 from xcit_mm.network.weights.pretrained import load_pretrained
+from xcit_mm.train import train
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 

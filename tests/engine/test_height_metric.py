@@ -6,7 +6,7 @@ import torch
 from mmengine.registry import METRICS
 
 from xcit_mm.base.environment import require_framework
-from xcit_mm.run_report.tables import metrics_table
+from xcit_mm.train.report.tables import metrics_table
 
 
 @pytest.fixture(autouse=True, scope='module')

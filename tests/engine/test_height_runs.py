@@ -15,11 +15,11 @@ from PIL import Image
 
 from xcit_mm import UserError
 from xcit_mm.data.drawings.terrain import HeightsSpec, make_heights
-from xcit_mm.engine import test as evaluate
-from xcit_mm.engine import train
-from xcit_mm.engine.hooks.label_check import LabelCheckHook
 from xcit_mm.export.graphs import build_graph
 from xcit_mm.flops.models import count_config
+from xcit_mm.train import test as evaluate
+from xcit_mm.train import train
+from xcit_mm.train.hooks.label_check import LabelCheckHook
 
 pytestmark = [
     pytest.mark.filterwarnings('ignore::rasterio.errors.NotGeoreferencedWarning'),

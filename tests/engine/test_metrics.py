@@ -20,7 +20,7 @@ from xcit_mm.base import environment
 from xcit_mm.base.errors import ArgumentError
 from xcit_mm.large.files.arrays import Array
 from xcit_mm.large.labels.label_windows import LabelWindows
-from xcit_mm.run_report.tables import metrics_table, write_metrics
+from xcit_mm.train.report.tables import metrics_table, write_metrics
 
 NAMES = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
 KINDS = ('bbox', 'segm')
@@ -28,7 +28,7 @@ KINDS = ('bbox', 'segm')
 
 @pytest.fixture
 def coco(shapes_root) -> COCO:
-    environment.require('xcit_mm.engine.coco_metric')
+    environment.require('xcit_mm.train.metrics.coco_metric')
     path = shapes_root / 'coco/annotations/instances_train2017.json'
     content = COCO(str(path))
     content.path = path
@@ -115,7 +115,7 @@ def test_figures_of_all_and_of_each_class_are_those_of_pycocotools(
     coco, tmp_path, monkeypatch, log, name
 ):
     """Also where the ids of the categories do not ascend, and for a class without objects."""
-    from xcit_mm.engine import coco_metric
+    from xcit_mm.train.metrics import coco_metric
 
     if name == 'pycocotools':
         monkeypatch.setattr(coco_metric, 'COCOeval_faster', None)
@@ -174,7 +174,7 @@ def test_all_figures_count_the_same_number_of_detections(tmp_path, log, numbers)
         return boxes, np.zeros((len(boxes), 500, 500), bool), labels, scores
 
     limit = 100 if numbers is None else 500
-    environment.require('xcit_mm.engine.coco_metric')
+    environment.require('xcit_mm.train.metrics.coco_metric')
     options = dict(metric='bbox', metric_items=[*NAMES, 'AR@10', f'AR@{limit}', f'AR_s@{limit}'])
     options |= {} if numbers is None else dict(proposal_nums=numbers)
     prefix = str(tmp_path / 'predictions')
@@ -252,8 +252,8 @@ def run_evaluator(
 @pytest.mark.parametrize('kind', KINDS)
 def test_faster_coco_eval_gives_the_figures_of_pycocotools(kind, max_dets):
     pytest.importorskip('faster_coco_eval')
-    environment.require('xcit_mm.engine.coco_metric')
-    from xcit_mm.engine.coco_metric import FasterCOCOeval
+    environment.require('xcit_mm.train.metrics.coco_metric')
+    from xcit_mm.train.metrics.coco_metric import FasterCOCOeval
 
     for seed in range(3):
         scenes = crowded_scenes(seed)
@@ -269,8 +269,8 @@ def test_faster_coco_eval_gives_the_figures_of_pycocotools(kind, max_dets):
 
 def test_pycocotools_evaluates_where_the_last_bit_could_change_a_digit(monkeypatch):
     pytest.importorskip('faster_coco_eval')
-    environment.require('xcit_mm.engine.coco_metric')
-    from xcit_mm.engine import coco_metric
+    environment.require('xcit_mm.train.metrics.coco_metric')
+    from xcit_mm.train.metrics import coco_metric
 
     scenes = crowded_scenes(0)
     monkeypatch.setattr(coco_metric, 'MARGIN', 1e-2)  # every figure is near a border
@@ -352,7 +352,7 @@ def test_the_precision_is_zero_if_nothing_is_detected(coco, tmp_path, monkeypatc
 
 
 def iou_metric(classes: tuple[str, ...], **kwargs):
-    environment.require('xcit_mm.engine.iou_metric')
+    environment.require('xcit_mm.train.metrics.iou_metric')
     metric = METRICS.build(dict(type='ClassIoUMetric', **kwargs))
     metric.dataset_meta = dict(classes=classes)
     return metric

@@ -25,7 +25,7 @@ FIRST, SECOND = 1000, 2000  # objects
 @pytest.fixture
 def evaluate(tmp_path):
     """Evaluate images of 20 pixels: annotated segments and predicted ones, by their pixels."""
-    environment.require('xcit_mm.engine.panoptic_metric')
+    environment.require('xcit_mm.train.metrics.panoptic_metric')
 
     def run(*images: tuple[dict, dict]) -> dict[str, float]:
         annotations, samples = [], []
@@ -111,7 +111,7 @@ def test_what_matches(evaluate, annotated, predicted, quality):
 
 
 def test_a_png_that_cannot_be_read_is_named(evaluate, tmp_path, monkeypatch):
-    from xcit_mm.engine import panoptic_metric
+    from xcit_mm.train.metrics import panoptic_metric
 
     content = {(1, 7, 0): range(10)}, {CAT + FIRST: range(5)}
     read = panoptic_metric.segment_ids

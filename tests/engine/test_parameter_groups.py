@@ -20,7 +20,7 @@ from xcit_mm import UserError
 from xcit_mm.base import environment
 from xcit_mm.config.adapt import adapt_for_training
 from xcit_mm.config.load import load_config
-from xcit_mm.engine.checkpoints.regroup import regroup
+from xcit_mm.train.checkpoints.regroup import regroup
 
 MERGED, SEPARATE = 'MergedGroupsConstructor', 'DefaultOptimWrapperConstructor'
 KEYS = {

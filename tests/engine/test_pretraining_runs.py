@@ -12,10 +12,10 @@ import torch
 from helpers.runs import UNDRAWN, losses, weights
 
 from xcit_mm import UserError, XCiT
-from xcit_mm.engine import train
 from xcit_mm.network.models import ImageXCiT
 from xcit_mm.network.weights.names import image_state
 from xcit_mm.network.weights.pretrained import load_pretrained
+from xcit_mm.train import train
 
 ARCH = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)
 CONFIG, OF_BANDS, OF_WINDOWS = (

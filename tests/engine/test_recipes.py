@@ -8,8 +8,8 @@ import torch
 from helpers.resumed_runs import assert_same_run  # registers StopHook, too
 from helpers.runs import DETECTOR, SEGMENTOR, UNDRAWN
 
-from xcit_mm.engine import test as evaluate
-from xcit_mm.engine import train
+from xcit_mm.train import test as evaluate
+from xcit_mm.train import train
 
 COMMON = {
     'default_hooks.checkpoint.interval': 1,

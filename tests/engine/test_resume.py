@@ -24,8 +24,8 @@ from xcit_mm.base import environment
 from xcit_mm.base.errors import Interrupted
 from xcit_mm.base.run_files import require_checkpoints
 from xcit_mm.config.build_model import without_other_heads
-from xcit_mm.engine.checkpoints.newest import newest_checkpoint
-from xcit_mm.engine.hooks import interrupt
+from xcit_mm.train.checkpoints.newest import newest_checkpoint
+from xcit_mm.train.hooks import interrupt
 
 WARM_UP = {'param_scheduler': [dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=6)]}
 ACCUMULATED = WARM_UP | {

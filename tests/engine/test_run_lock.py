@@ -15,7 +15,7 @@ from helpers.runs import SEGMENTOR, Running, options
 from mmengine.config import Config
 
 from xcit_mm import UserError
-from xcit_mm.engine import run_lock
+from xcit_mm.train.checkpoints import run_lock
 
 IN_USE = 'is in use by another training run'
 

@@ -13,9 +13,9 @@ from helpers.runs import DETECTOR
 from xcit_mm.base import environment
 from xcit_mm.base.errors import ProcessesError
 from xcit_mm.config.load import load_config
-from xcit_mm.engine import test as run_test
-from xcit_mm.engine import train
-from xcit_mm.engine.recipe import fingerprint
+from xcit_mm.train import test as run_test
+from xcit_mm.train import train
+from xcit_mm.train.checkpoints.recipe import fingerprint
 
 PATHS = ('data_root', 'load_from')  # options
 # What the second process does differently, and what all processes say.

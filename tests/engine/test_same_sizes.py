@@ -8,10 +8,10 @@ from helpers.small_xcit import small_xcit
 from torch import nn
 
 from xcit_mm import UserError
-from xcit_mm.engine.hooks.leave_out_padding import LeaveOutPaddingHook
-from xcit_mm.engine.padded_rows import PaddedRows
 from xcit_mm.network.rows import ALONE
 from xcit_mm.predict.same_sizes import predict_by_size
+from xcit_mm.train.hooks.leave_out_padding import LeaveOutPaddingHook
+from xcit_mm.train.padded_rows import PaddedRows
 
 SIZES = (32, 48), (64, 32), (32, 48), (32, 32), (64, 32)
 

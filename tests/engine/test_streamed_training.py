@@ -28,13 +28,13 @@ from torch import nn
 from xcit_mm import UserError
 from xcit_mm.base import progress
 from xcit_mm.base.run_files import has_checkpoints
-from xcit_mm.engine import streamed_model, train
-from xcit_mm.engine import test as run_test
-from xcit_mm.engine.distributed import average_gradients
-from xcit_mm.engine.streamed_model import shown
 from xcit_mm.large.files.arrays import Array
 from xcit_mm.large.tokens.token_files import TokenFile
 from xcit_mm.network.models.aligned_segmentors import AlignedEncoderDecoder
+from xcit_mm.train import streamed_model, train
+from xcit_mm.train import test as run_test
+from xcit_mm.train.distributed import average_gradients
+from xcit_mm.train.streamed_model import shown
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 

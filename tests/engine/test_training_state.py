@@ -10,8 +10,8 @@ from mmengine.logging import HistoryBuffer
 
 from xcit_mm import UserError
 from xcit_mm.config.load import load_config
-from xcit_mm.engine.checkpoints.training_state import RECIPE, STEP_LAYOUT, require_training_state
-from xcit_mm.engine.recipe import compare_recipes, recipe_of
+from xcit_mm.train.checkpoints.recipe import compare_recipes, recipe_of
+from xcit_mm.train.checkpoints.training_state import RECIPE, STEP_LAYOUT, require_training_state
 
 
 @pytest.mark.parametrize('content', [None, 3, [], 'a', {'a': torch.zeros(1)}])

@@ -23,11 +23,11 @@ from xcit_mm.config.load import load_config
 from xcit_mm.config.rules import check
 from xcit_mm.data.drawings.mosaic import make_mosaic
 from xcit_mm.data.transforms.multiband import LoadMultiband
-from xcit_mm.engine import test as run_test
-from xcit_mm.engine import train
 from xcit_mm.large.data.read_window import ReadWindow
 from xcit_mm.large.files.arrays import Array
 from xcit_mm.large.tokens.normalized import NormalizedImage
+from xcit_mm.train import test as run_test
+from xcit_mm.train import train
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 

@@ -6,7 +6,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS, MODELS
 
 from helpers.toy import Toy, toy_runner
-from xcit_mm.engine.checkpoints.newest import newest_checkpoint
+from xcit_mm.train.checkpoints.newest import newest_checkpoint
 
 
 @MODELS.register_module()

@@ -18,7 +18,7 @@ from pathlib import Path
 from helpers.processes import start_forks
 from helpers.runs import UNDRAWN
 from xcit_mm.base.run_files import has_checkpoints
-from xcit_mm.engine import train
+from xcit_mm.train import train
 
 OPTIONS = {
     'default_hooks.checkpoint.interval': 1,

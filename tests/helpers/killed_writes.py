@@ -17,8 +17,8 @@ import torch
 
 from helpers.processes import start_forks
 from helpers.toy import toy_runner
-from xcit_mm.engine.checkpoints.keep import WholeCheckpointHook
-from xcit_mm.engine.checkpoints.newest import newest_checkpoint
+from xcit_mm.train.checkpoints.keep import WholeCheckpointHook
+from xcit_mm.train.checkpoints.newest import newest_checkpoint
 
 BALLAST = 2 * 10**6  # numbers, so that writing takes most of the time
 LONGEST = 0.15  # seconds, in which an idle machine writes many checkpoints

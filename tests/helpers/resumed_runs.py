@@ -11,7 +11,7 @@ from mmengine.registry import HOOKS
 
 from helpers.runs import steps
 from helpers.toy import toy_runner
-from xcit_mm.engine.checkpoints.newest import newest_checkpoint
+from xcit_mm.train.checkpoints.newest import newest_checkpoint
 
 DRAWS: list[tuple[int, float, float, float]] = []
 

@@ -9,7 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from xcit_mm.engine import train
+from xcit_mm.train import train
 
 from . import ROOT
 from .small_xcit import SMALL

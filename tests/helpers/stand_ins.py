@@ -23,8 +23,8 @@ from helpers.other_layouts import make_yolo
 from xcit_mm import UserError
 from xcit_mm.config.load import load_config
 from xcit_mm.data.drawings.shapes import ShapesSpec, make_shapes
-from xcit_mm.engine import train
 from xcit_mm.network.weights.cache import cache_path
+from xcit_mm.train import train
 
 RELEASED = {
     'configs/mask_rcnn_xcit_t12_16_3x.py': 'coco/maskrcnn_xcit_tiny_12_p16.pth',

@@ -151,7 +151,7 @@ def import_everything() -> None:
     for package in ('mmdet', 'mmseg'):
         for part in ('models', 'datasets', 'evaluation', 'visualization', 'engine'):
             require(f'{package}.{part}')
-    require('xcit_mm.run_report')
+    require('xcit_mm.train.report')
     for module in ('torch.distributed.run', 'torch.utils.cpp_extension'):
         require(module)
     require('matplotlib.backends.backend_svg')

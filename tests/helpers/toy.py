@@ -14,8 +14,8 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from xcit_mm.engine.data.loader import CheckedLoader, evaluation_loader, training_loader
-from xcit_mm.engine.runner import CheckedRunner
+from xcit_mm.train.data.loader import CheckedLoader, evaluation_loader, training_loader
+from xcit_mm.train.runner import CheckedRunner
 
 SIZE = 10  # samples
 NUMBERS = count()

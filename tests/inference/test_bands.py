@@ -18,10 +18,10 @@ from xcit_mm.config.load import load_config
 from xcit_mm.data.audit.audit import check_dataset
 from xcit_mm.data.drawings.shapes import ShapesSpec, make_shapes, spread
 from xcit_mm.data.transforms import multiband
-from xcit_mm.engine import train
 from xcit_mm.infer.run import infer
 from xcit_mm.network.weights.conversion import convert
 from xcit_mm.predict.video import write_video
+from xcit_mm.train import train
 
 CONFIG = 'configs/sem_fpn_xcit_n12_16_13bands_shapes.py'
 BANDS, SIZE, STEPS = 13, 96, 12

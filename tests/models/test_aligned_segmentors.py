@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from xcit_mm.base.waits import counted
 from xcit_mm.config.aligned_maps import align_maps
-from xcit_mm.engine.padded_rows import PaddedRows
 from xcit_mm.network.pyramid import covered_size
 from xcit_mm.network.rows import ALONE
+from xcit_mm.train.padded_rows import PaddedRows
 
 
 def enlarged(scores: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:

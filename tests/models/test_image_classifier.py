@@ -9,10 +9,10 @@ from torch.nn import functional as F
 
 from xcit_mm import UserError
 from xcit_mm.base.errors import ArgumentError
-from xcit_mm.distillation.module_teacher import ModuleTeacher
-from xcit_mm.engine.accuracy_metric import AccuracyMetric
 from xcit_mm.network.models import ImageXCiT
 from xcit_mm.network.models.image_classifier import ImageClassifier
+from xcit_mm.train.distillation.module_teacher import ModuleTeacher
+from xcit_mm.train.metrics.accuracy_metric import AccuracyMetric
 
 CLASSES = 6
 PREPROCESSOR = dict(type='ImagePreprocessor', mean=[120.0], std=[60.0])

@@ -10,10 +10,10 @@ from mmengine.structures import BaseDataElement
 from torch.nn.functional import cosine_similarity
 
 from xcit_mm import UserError
-from xcit_mm.engine.knn_metric import KNNMetric
 from xcit_mm.network.models.self_distillation import SelfDistillation
 from xcit_mm.predict.results import neighbors
 from xcit_mm.predict.results.neighbors import knn_classify, nearest_neighbors, top_accuracy
+from xcit_mm.train.metrics.knn_metric import KNNMetric
 
 
 def features(n: int, seed: int = 0) -> torch.Tensor:

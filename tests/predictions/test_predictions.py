@@ -15,7 +15,6 @@ from xcit_mm import UserError
 from xcit_mm.base import environment
 from xcit_mm.config.load import load_config
 from xcit_mm.config.tree import dataset_class
-from xcit_mm.engine.hooks.pictures import PictureHook
 from xcit_mm.predict.results import Detections, Segmentation
 from xcit_mm.predict.results.class_names import (
     category_ids,
@@ -24,6 +23,7 @@ from xcit_mm.predict.results.class_names import (
     distinct_colors,
     names_classes,
 )
+from xcit_mm.train.hooks.pictures import PictureHook
 
 COCO = 'configs/mask_rcnn_xcit_n12_16_3x.py'
 SHAPES = ('circle', 'square', 'triangle')

@@ -17,8 +17,8 @@ from helpers.systems import run, start
 
 from tools import cli
 from xcit_mm.base.files import valid_name
-from xcit_mm.engine.recipe import PATH
 from xcit_mm.network.weights.cache import is_url
+from xcit_mm.train.checkpoints.recipe import PATH
 
 MODES = ('r', 'w', 'a', 'x', 'r+', 'w+')
 PROGRAM = r"""
@@ -33,7 +33,7 @@ from xcit_mm.config.adapt import adapt
 from xcit_mm.config.load import load_config
 from xcit_mm.base.cores import number_of_cores
 from xcit_mm.base.device import release_memory
-from xcit_mm.engine.run_lock import run_lock
+from xcit_mm.train.checkpoints.run_lock import run_lock
 from xcit_mm.base.errors import UserError
 from xcit_mm.base.files import allocate, move_folder, set_aside, write_beside, write_whole
 from xcit_mm.predict.write.written import only_writer

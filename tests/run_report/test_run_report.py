@@ -21,9 +21,9 @@ from PIL import Image
 import xcit_mm
 from xcit_mm import UserError
 from xcit_mm.base.errors import DependencyError
-from xcit_mm.engine.hooks.loss_log import TensorBoardHook, remove_lines_after
-from xcit_mm.run_report import draw_png, plots, read_run, read_runs, reading, write_page
-from xcit_mm.run_report.titles import title
+from xcit_mm.train.hooks.loss_log import TensorBoardHook, remove_lines_after
+from xcit_mm.train.report import draw_png, plots, read_run, read_runs, reading, write_page
+from xcit_mm.train.report.titles import title
 
 DAMAGED_LINES = (
     *(json.dumps(dict(iter=i)) for i in ('7', 7.5, True, -1, None, 2**60, '\x1b[2J' * 10**5)),

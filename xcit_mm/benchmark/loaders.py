@@ -17,7 +17,7 @@ from mmengine.utils.dl_utils import set_multi_processing
 from ..base.environment import quiet
 from ..base.errors import UserError
 from ..config.adapt import fit_loaders
-from ..engine.data.loader import training_loader
+from ..train.data.loader import training_loader
 from .measure import require_sizes
 from .step_configs import STOCK, Training, without_workers
 

@@ -20,7 +20,7 @@ from ..base.device import choose_device
 from ..base.errors import ArgumentError
 from ..base.waits import counted
 from ..config.config_errors import config_errors
-from ..engine.runner import build_runner
+from ..train.runner import build_runner
 from .measure import peak_bytes, require_sizes, synchronize, unless_full
 from .step_configs import Training
 from .training_steps import PARTS, TrainingSteps

@@ -9,7 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from ..base.environment import quiet
-from ..engine.distributed import unwrapped
+from ..train.distributed import unwrapped
 
 # What the host does in a step, in this order.
 PARTS = ('loader', 'forward', 'backward', 'rest')

@@ -26,10 +26,10 @@ from ..config.adapt import adapt_for_test
 from ..config.config_errors import config_errors
 from ..config.load import load_config
 from ..config.rules import check
-from ..engine.runner import build_runner
 from ..network.weights.pretrained import read_all_safely
 from ..network.weights.read import read_checkpoint
 from ..predict.results.class_names import classes_and_palette
+from ..train.runner import build_runner
 from .comparison import pixels
 from .formats import format_of, load_runtime
 from .formats.format import Runtime

@@ -13,7 +13,7 @@ from ..network import XCiT
 from ..network.weights.hub import HUB
 from ..network.weights.names import architecture
 from ..predict import Model
-from ..run_report.titles import KINDS, OF_CLASS, title
+from ..train.report.titles import KINDS, OF_CLASS, title
 
 LIBRARY = 'xcit_mm'
 # The tasks of the hub.

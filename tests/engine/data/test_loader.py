@@ -9,7 +9,7 @@ from mmengine.dataset import DefaultSampler, InfiniteSampler
 from torch.utils.data import BatchSampler
 
 from xcit_mm import UserError
-from xcit_mm.engine.data.sampler import ResumableBatches
+from xcit_mm.train.data.sampler import ResumableBatches
 
 
 def batches(
@@ -59,7 +59,7 @@ def test_an_epoch_ends_with_its_last_batch(start):
 
 def test_a_smaller_share_is_filled_up_and_an_empty_one_refused(monkeypatch):
     """Another process has five batches in an epoch."""
-    place = 'xcit_mm.engine.data.sampler.all_reduce'
+    place = 'xcit_mm.train.data.sampler.all_reduce'
     monkeypatch.setattr(place, lambda tensor, operation: tensor.fill_(5))
     requests = list(batches(endless=False))
     assert len(requests) == 5

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from xcit_mm import UserError
 from xcit_mm.data.datasets.samples import BadSample
-from xcit_mm.engine.data.loader import LoadedBatch
-from xcit_mm.engine.data.pinned import copy_without_waiting
+from xcit_mm.train.data.loader import LoadedBatch
+from xcit_mm.train.data.pinned import copy_without_waiting
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from helpers.toy import SIZE, ToyDataset
 from torch.utils.data import BatchSampler
 
 from xcit_mm.base.errors import ArgumentError
-from xcit_mm.engine.data.sampler import RepeatedSampler, ResumableBatches
+from xcit_mm.train.data.sampler import RepeatedSampler, ResumableBatches
 
 
 def sampler(rank=0, world_size=1, **kwargs):

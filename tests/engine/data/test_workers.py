@@ -73,7 +73,7 @@ PROGRAM = """
 import multiprocessing, os, signal, sys, time
 from pathlib import Path
 
-from xcit_mm.engine.data.workers import start_fork_server
+from xcit_mm.train.data.workers import start_fork_server
 
 sys.path.append({folder!r})
 multiprocessing.set_start_method('forkserver')

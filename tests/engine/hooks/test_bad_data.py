@@ -19,8 +19,8 @@ from PIL import Image
 from xcit_mm import UserError
 from xcit_mm.data.audit import annotations
 from xcit_mm.data.transforms import decode as images
-from xcit_mm.engine.run import test as evaluate
-from xcit_mm.engine.run import train
+from xcit_mm.train.run import test as evaluate
+from xcit_mm.train.run import train
 
 NUM_ITERS = 6  # of 4 images each: all of the data once
 FLIP = 'train_dataloader.dataset.pipeline.2.prob=1.0'  # an image that is one pixel wide then fails

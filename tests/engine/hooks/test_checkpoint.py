@@ -14,10 +14,10 @@ from mmengine.registry import MODELS
 
 from xcit_mm import UserError
 from xcit_mm.base.run_files import require_checkpoints
-from xcit_mm.engine.checkpoints.newest import newest_checkpoint
-from xcit_mm.engine.hooks.model_errors import ModelErrorsHook
-from xcit_mm.engine.hooks.pictures import PictureHook
-from xcit_mm.engine.runner import CheckedRunner
+from xcit_mm.train.checkpoints.newest import newest_checkpoint
+from xcit_mm.train.hooks.model_errors import ModelErrorsHook
+from xcit_mm.train.hooks.pictures import PictureHook
+from xcit_mm.train.runner import CheckedRunner
 
 KEPT, KILLS = 2, 20
 

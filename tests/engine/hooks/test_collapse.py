@@ -9,8 +9,8 @@ from mmengine.registry import MODELS
 
 from xcit_mm import UserError
 from xcit_mm.base.errors import ArgumentError
-from xcit_mm.engine.checkpoints.newest import newest_checkpoint
-from xcit_mm.engine.hooks.collapse import CollapseHook
+from xcit_mm.train.checkpoints.newest import newest_checkpoint
+from xcit_mm.train.hooks.collapse import CollapseHook
 
 HOOKS = ('NonFiniteHook', 'LossLogHook')
 SENTENCE = (

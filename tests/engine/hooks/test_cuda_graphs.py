@@ -7,7 +7,7 @@ from helpers.runs import SEGMENTOR, UNDRAWN, losses, weights
 from mmengine.config import Config
 
 from xcit_mm.config.adapt import adapt_for_training
-from xcit_mm.engine import train
+from xcit_mm.train import train
 
 OPTIONS = {
     'train_cfg.val_interval': 6,

@@ -22,9 +22,9 @@ from mmengine.hooks import Hook
 from xcit_mm import UserError
 from xcit_mm.base.errors import DependencyError
 from xcit_mm.config.adapt import LOGGERS, adapt_for_training
-from xcit_mm.engine.hooks.curves import _ids
-from xcit_mm.engine.hooks.mlflow_curves import MLflowHook, _valid
-from xcit_mm.engine.hooks.wandb_curves import WandbHook
+from xcit_mm.train.hooks.curves import _ids
+from xcit_mm.train.hooks.mlflow_curves import MLflowHook, _valid
+from xcit_mm.train.hooks.wandb_curves import WandbHook
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 

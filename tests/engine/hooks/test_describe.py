@@ -5,8 +5,8 @@ from helpers.toy import Toy, toy_runner
 from mmengine.config import ConfigDict
 from mmengine.registry import MODELS
 
-from xcit_mm.engine.hooks.describe import DescribeHook
 from xcit_mm.network.models.image_preprocessor import ImagePreprocessor
+from xcit_mm.train.hooks.describe import DescribeHook
 
 BANDS = dict(channels=3, nan=0.0, rgb=(2, 1, 0))
 LOADER = dict(type='LoadMultiband', **BANDS)

@@ -12,7 +12,7 @@ from mmengine.config import Config
 from xcit_mm import UserError
 from xcit_mm.base.errors import ArgumentError
 from xcit_mm.config.adapt import adapt
-from xcit_mm.engine.hooks.early_stopping import ResumableEarlyStoppingHook
+from xcit_mm.train.hooks.early_stopping import ResumableEarlyStoppingHook
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 

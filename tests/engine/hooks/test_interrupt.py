@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from xcit_mm.engine.hooks.interrupt import InterruptHook
+from xcit_mm.train.hooks.interrupt import InterruptHook
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from mmengine.model import BaseTTAModel
 from mmengine.structures import BaseDataElement, PixelData
 
 from xcit_mm import UserError
-from xcit_mm.engine.hooks.label_check import LabelCheckHook
+from xcit_mm.train.hooks.label_check import LabelCheckHook
 
 
 class Views(BaseTTAModel):

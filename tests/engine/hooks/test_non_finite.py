@@ -8,8 +8,8 @@ import torch
 from helpers.toy import SIZE, toy_runner
 
 from xcit_mm import UserError
-from xcit_mm.engine.checkpoints.newest import newest_checkpoint
 from xcit_mm.network.weights.read import read_checkpoint
+from xcit_mm.train.checkpoints.newest import newest_checkpoint
 
 ALL = tuple(range(SIZE))
 # The optimizer skips a step itself, instead of the hook.

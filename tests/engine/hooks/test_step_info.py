@@ -9,7 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
 from xcit_mm.base.waits import Operations, counted
-from xcit_mm.engine.hooks.step_info import StepInfoHook
+from xcit_mm.train.hooks.step_info import StepInfoHook
 
 FUSED = {
     'default_hooks.runtime_info': dict(type='StepInfoHook'),

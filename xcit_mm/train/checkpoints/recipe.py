@@ -1,0 +1,149 @@
+"""What determines the result of a run: values of its config, versions, and the files it reads."""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+
+from ...base.environment import versions
+from ...base.errors import one_line
+from ...base.processes import digest_of_file, shortened
+from ...config.tree import class_name, leaf_datasets, leaves
+from ...network.weights.cache import is_url
+from .regroup import SPEED_OPTIONS
+
+# Names of values that change how the data is loaded, not what is loaded.
+LOADING = {'num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory', 'timeout'}
+# Names of values that may differ between machines, and texts that are paths on one system.
+PATH = re.compile(r'[/\\]')
+LOCAL = LOADING | {
+    *('work_dir', 'data_root', 'load_from', 'checkpoint', 'ann_file', 'test_dir', 'out_dir'),
+    *('outfile_prefix', 'save_dir', 'store', 'resource_limit'),
+}
+# Parts of a config that decide what a training run computes.
+RECIPE_PARTS = ('model', 'optim_wrapper', 'param_scheduler', 'auto_scale_lr', 'train_dataloader')
+# Names in them that do not: init_cfg is unset in a resumed run.
+NOT_OF_RECIPE = LOADING | {'init_cfg', 'test_cfg', 'with_cp', *SPEED_OPTIONS}
+# Constructors that read the same options; they make a group for each parameter, or merge groups.
+CONSTRUCTORS = {'DefaultOptimWrapperConstructor', 'MergedGroupsConstructor'}
+# Places whose values a resumed run reads from its checkpoint.
+OF_CHECKPOINT = re.compile(
+    r'optim_wrapper\.(optimizer|paramwise_cfg|constructor)\b|param_scheduler\b|auto_scale_lr\b'
+)
+MAX_CHANGES = 8  # most changes that a sentence names
+
+
+def fingerprint(cfg: Config, splits: tuple[str, ...]) -> dict[str, str]:
+    """Return what all processes of a run must share, for :func:`xcit_mm.base.processes.require_same`.
+
+    These are the versions of the packages, the values of the config, and digests of the checkpoints
+    and the annotation files. Paths may differ. Of a dataset without an annotation file, the names
+    and sizes of its files are compared, because reading them would take too long.
+    """
+    init_cfg = (cfg.model.get('backbone') or {}).get('init_cfg') or {}
+    files = {
+        'the checkpoint': cfg.get('load_from'),
+        'the pretrained backbone': init_cfg.get('checkpoint'),
+        'the teacher': (cfg.model.get('teacher') or {}).get('checkpoint'),
+    }
+    for split in splits:
+        dataset = (cfg.get(f'{split}_dataloader') or {}).get('dataset') or {}
+        paths = (path for leaf in leaf_datasets(dataset) for path in _files_of(leaf))
+        files |= {f'part {i} of the {split} data': path for i, path in enumerate(paths, 1)}
+    digests = {name: _digest(file) for name, file in files.items() if file}
+    values = {
+        place: _text(value)
+        for place, value in leaves(cfg.to_dict())
+        if _name(place) not in LOCAL
+        and not (isinstance(value, str) and PATH.search(value) and not is_url(value))
+    }
+    return versions() | values | digests
+
+
+def recipe_of(cfg: Config) -> dict[str, str]:
+    """Return the values of a config that decide what training computes, by their places."""
+    return {
+        place: one_line(repr(value))
+        for place, value in leaves({part: cfg.get(part) for part in RECIPE_PARTS})
+        if value is not None
+        and NOT_OF_RECIPE.isdisjoint(place.split('.'))
+        and (place != 'optim_wrapper.constructor' or class_name(value) not in CONSTRUCTORS)
+    }
+
+
+def compare_recipes(
+    before: Mapping[str, str], now: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """Compare the recipes of a run before an interruption and after it.
+
+    Returns sentences about what has changed, and the recipe that the run continues with.
+    """
+    changed = changed_places(before, now)
+    kept = {name for name in changed if OF_CHECKPOINT.match(name)}
+    sentences = []
+    if kept:
+        sentences.append(
+            f'{listed_changes(before, now, kept)}: this has no effect, because a resumed run keeps '
+            'the learning rate, the schedule and the other options of its optimizer; to change '
+            'them, start a run from the weights: --cfg-options load_from=FILE'
+        )
+    if changed - kept:
+        sentences.append(
+            f'{listed_changes(before, now, changed - kept)}: the steps from here on differ from an '
+            'uninterrupted run'
+        )
+    continued = {name: before.get(name) if name in kept else now.get(name) for name in changed}
+    return sentences, {k: v for k, v in {**now, **continued}.items() if v is not None}
+
+
+def changed_places(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
+    return {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+
+
+def listed_changes(before: Mapping[str, str], now: Mapping[str, str], changed: set[str]) -> str:
+    """List changes. Where a type has changed, the other values of the part belong to it."""
+    retyped = tuple(name.removesuffix('type') for name in changed if name.endswith('.type'))
+    changes = [
+        f'{name}={one_line(now.get(name, "None"))} (before: {one_line(before.get(name, "None"))})'
+        for name in sorted(changed)
+        if not any(name.startswith(part) and name != f'{part}type' for part in retyped)
+    ]
+    more = f' and {len(changes) - MAX_CHANGES} more' if len(changes) > MAX_CHANGES else ''
+    return f'{", ".join(changes[:MAX_CHANGES])}{more}'
+
+
+def _name(place: str) -> str:
+    """Return the last name of a dotted place, without the indices of lists."""
+    return next((name for name in reversed(place.split('.')) if not name.isdecimal()), '')
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (str, int, float, type(None))):
+        return str(value)
+    # The text of a class, a function or an object holds an address.
+    return getattr(value, '__qualname__', type(value).__qualname__)
+
+
+def _files_of(dataset: dict) -> Iterator[Path]:
+    """Yield the annotation file of a dataset, or its folders if it has none."""
+    root = dataset.get('data_root') or ''
+    if dataset.get('ann_file'):
+        yield Path(root, dataset['ann_file'])
+        return
+    for prefix in filter(None, (dataset.get('data_prefix') or {}).values()):
+        yield Path(root, prefix)
+
+
+def _digest(file: str | Path) -> str:
+    """Return a digest of a file, or of the names and sizes of the files below a folder."""
+    path = Path(file).expanduser()
+    if path.is_file():
+        return digest_of_file(path)
+    if not path.is_dir():
+        return str(file)
+    files = sorted(below for below in path.rglob('*') if below.is_file())
+    sizes = [(below.relative_to(path).as_posix(), below.stat().st_size) for below in files]
+    return f'{len(files)} files {shortened(hashlib.sha256(repr(sizes).encode()))}'

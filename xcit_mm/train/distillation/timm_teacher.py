@@ -1,0 +1,183 @@
+"""Teachers from timm: convolutional networks and transformers, with any of their weights."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from mmengine.registry import MODELS
+from torch import Tensor, nn
+
+from ...base.environment import require
+from ...base.errors import ArgumentError, UserError, did_you_mean, reason
+from ...network.weights.names import model_state, require_finite
+from ...network.weights.read import read_checkpoint
+from .teacher import NO_MAP, Teacher
+
+PIXEL_MAX = 255  # timm's mean and std are for values up to 1
+
+
+@MODELS.register_module()
+class TimmTeacher(Teacher):
+    """A timm model as a teacher.
+
+    Args:
+        name: The name in timm, such as ``'vit_small_patch14_dinov2.lvd142m'``.
+        checkpoint: A local file or a URL with all weights of the model, as published by timm or
+            the authors of the model.
+        pretrained: Whether to download timm's weights for ``name``.
+        size: See :class:`.Teacher`. Networks with a fixed input size are built for this size. Their
+            default is timm's input size.
+        mean: The mean of red, green and blue in the unit of the images. Default: timm's values,
+            times 255.
+        std: The standard deviations of red, green and blue. Default: timm's values, times 255.
+        channels: See :class:`.Teacher`.
+        license_note: The license of the weights. Default: the license that timm names.
+        trusted: See :func:`~xcit_mm.network.weights.read.read_checkpoint`.
+        arguments: Other arguments for ``timm.create_model``, such as ``num_classes=0`` for a file
+            without a classification head.
+
+    Raises:
+        UserError: If timm has no such model or no weights for it, or if the weights do not fit
+            exactly.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        checkpoint: str | None = None,
+        pretrained: bool = False,
+        size: int | Sequence[int] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        channels: Sequence[int] | None = None,
+        license_note: str | None = None,
+        trusted: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        if (checkpoint is None) != bool(pretrained):
+            raise ArgumentError(
+                f'teacher {name}: name its weights with model.teacher.checkpoint=FILE, or download '
+                'them with model.teacher.pretrained=True'
+            )
+        arguments, published = dict(arguments or {}), _pretrained_cfg(name)
+        if published.get('fixed_input_size'):
+            size = size or published['input_size'][1:]
+            arguments['img_size'] = (size, size) if isinstance(size, int) else tuple(size)
+        network = _build(name, checkpoint, trusted, arguments)
+        origin = published.get('origin_url') or published.get('hf_hub_id') or published.get('url')
+        license_name = published.get('license')
+        super().__init__(
+            name,
+            network,
+            weights=str(checkpoint or origin),
+            mean=mean or _times(published['mean'], PIXEL_MAX),
+            std=std or _times(published['std'], PIXEL_MAX),
+            num_channels=arguments.get('in_chans', published['input_size'][0]),
+            size=size,
+            channels=channels,
+            license_note=license_note or (license_name and f'{license_name} (timm, {origin})'),
+        )
+
+    def _extract(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.network.forward_features(images)
+        if not isinstance(x, Tensor) or x.ndim not in (3, 4):
+            raise UserError(f'teacher {self.name} returns features {NO_MAP}: choose another model')
+        vector = self.network.forward_head(x, pre_logits=True)
+        if x.ndim == 3:
+            return vector, self._map_of_tokens(x, _num_prefix_tokens(self.network), images)
+        dim, is_channels_last = self.network.num_features, x.shape[3] == self.network.num_features
+        if x.shape[1] == dim:  # the width may have the same size by chance
+            is_channels_last &= getattr(self.network, 'output_fmt', 'NCHW') == 'NHWC'
+        return vector, x.permute(0, 3, 1, 2) if is_channels_last else x
+
+    def _classify(self, images: Tensor) -> Any:
+        return self.network(images) if self.network.num_classes else None
+
+
+def _num_prefix_tokens(network: nn.Module) -> int:
+    """Return the number of tokens before the tokens of the map. Older models do not name it."""
+    return getattr(network, 'num_prefix_tokens', int(hasattr(network, 'cls_token')))
+
+
+def _pretrained_cfg(name: str) -> dict[str, Any]:
+    require('timm')
+    import timm
+
+    if not timm.is_model(name):
+        hint = did_you_mean(name.partition('.')[0], timm.list_models())
+        raise UserError(f'model.teacher.name={name!r} is not a model of timm{hint}')
+    cfg = None
+    with suppress(RuntimeError):  # raised for an unknown tag of the model
+        cfg = timm.get_pretrained_cfg(name)
+    if cfg is None:
+        tags = timm.list_pretrained(f'{name.partition(".")[0]}.*')
+        hint = did_you_mean(name, tags) or ': leave out what follows the dot'
+        raise UserError(f'timm has no weights of the name {name}{hint}')
+    return cfg.to_dict()
+
+
+def _build(
+    name: str, checkpoint: str | None, trusted: bool, arguments: dict[str, Any]
+) -> nn.Module:
+    import timm
+
+    if checkpoint is None:
+        return _created(
+            name,
+            f'teacher {name}: the weights cannot be loaded',
+            'download them on another machine, and name the file in model.teacher.checkpoint',
+            pretrained=True,
+            **arguments,
+        )
+    state = model_state(read_checkpoint(checkpoint, trusted=trusted), checkpoint)
+    require_finite(state, checkpoint)
+    published = timm.get_pretrained_cfg(name).to_dict()
+    head = state.get(f'{published["classifier"]}.weight')
+    if isinstance(head, Tensor):
+        wanted = arguments.get('num_classes', len(head))
+        if wanted not in (0, len(head)):
+            raise UserError(
+                f'{checkpoint} has {len(head)} classes, but '
+                f'model.teacher.arguments.num_classes={wanted}: name a teacher of the same classes'
+            )
+        arguments = {'num_classes': len(head), **arguments}
+    channels, *sides = published['input_size']
+    network = _created(
+        name,
+        f'{checkpoint} does not fit the teacher {name}',
+        'name the model of the file in model.teacher.name, or set '
+        'model.teacher.arguments.num_classes=0 if it has no classification head',
+        pretrained=True,
+        # timm converts the names and sizes of all releases that it knows. With the published number
+        # of classes and channels, it would drop the head of a file with other classes, and average
+        # the first layer over other channels.
+        pretrained_cfg_overlay=dict(
+            state_dict=dict(state),
+            source='',
+            custom_load=False,
+            num_classes=arguments.get('num_classes', published['num_classes']),
+            input_size=(arguments.get('in_chans', channels), *sides),
+        ),
+        **arguments,
+    )
+    del network.pretrained_cfg['state_dict']
+    return network
+
+
+def _created(name: str, problem: str, remedy: str, **arguments: Any) -> nn.Module:
+    import timm
+
+    try:
+        return timm.create_model(name, **arguments)
+    except Exception as error:  # from the network connection, the hub client, timm or PyTorch
+        raise UserError(f'{problem} ({_line(error)}): {remedy}') from error
+
+
+def _line(error: Exception) -> str:
+    """Return two lines of an error: the first line of ``load_state_dict`` names no weight."""
+    first, *others = reason(error), *str(error).strip().splitlines()[1:2]
+    return ' '.join([first, *(line.strip() for line in others)])
+
+
+def _times(values: Sequence[float], factor: float) -> list[float]:
+    return [value * factor for value in values]
