@@ -57,11 +57,11 @@ def main() -> None:
         parser.error(f'--workers {args.workers}: a negative number')
 
     with cli.imports():
+        from xcit_mm.apps.classification import Classifier
+        from xcit_mm.apps.classification.report import report_folder, report_pictures
         from xcit_mm.base.device import dtype_name
         from xcit_mm.base.errors import printable
         from xcit_mm.base.files import require_writable_file, write_json
-        from xcit_mm.classification import Classifier
-        from xcit_mm.classification.report import report_folder, report_pictures
     if args.out is not None:
         require_writable_file(args.out)
     classifier = Classifier(

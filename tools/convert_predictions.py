@@ -53,7 +53,7 @@ def main() -> None:
         parser.error(f'--image-url {args.image_url}: only for labelstudio')
 
     with cli.imports():
-        from xcit_mm.annotation_tools.convert import convert_predictions
+        from xcit_mm.apps.annotation_tools.convert import convert_predictions
     convert_predictions(
         args.tool,
         args.predictions,

@@ -72,8 +72,8 @@ def main() -> None:
             parser.error(f'--examples {picture}: no such file')
 
     with cli.imports():
+        from xcit_mm.apps.demo import OfferedModels, find_models, serve
         from xcit_mm.base.errors import UserError
-        from xcit_mm.demo import OfferedModels, find_models, serve
     if args.config is not None:
         models = OfferedModels(
             lambda: {args.config: [args.checkpoint]}, args.any_checkpoint, args.dtype

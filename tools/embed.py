@@ -104,12 +104,12 @@ def main() -> None:
         parser.error('--duplicates needs inputs: name files, folders or URLs')
 
     with cli.imports():
+        from xcit_mm.apps.retrieval.benchmarks import run_benchmark
+        from xcit_mm.apps.retrieval.duplicates import find_duplicates
+        from xcit_mm.apps.retrieval.run import EmbedOptions, check_options, embed
         from xcit_mm.base.errors import printable
         from xcit_mm.base.files import require_writable_file, write_json
         from xcit_mm.predict.embedder import Embedder
-        from xcit_mm.retrieval.benchmarks import run_benchmark
-        from xcit_mm.retrieval.duplicates import find_duplicates
-        from xcit_mm.retrieval.run import EmbedOptions, check_options, embed
     fields = ('descriptor', 'size', 'k', 'train', 'codebook', 'out', 'search', 'index', 'top')
     fields += ('sheet', 'duplicates', 'threshold', 'benchmark')
     options = EmbedOptions(**{name: getattr(args, name) for name in fields})

@@ -22,7 +22,7 @@ def main() -> None:
     args = parser.parse_args()
 
     with cli.imports():
-        from xcit_mm.export import evaluate
+        from xcit_mm.apps.export import evaluate
     rows = evaluate(
         args.config, args.checkpoint, args.files, args.cfg_options, args.trust_checkpoint
     )

@@ -91,7 +91,7 @@ def main() -> None:
         parser.error('--folder is for whole models without --deepness: use --out')
 
     with cli.imports():
-        from xcit_mm.export import export, export_folder
+        from xcit_mm.apps.export import export, export_folder
     # An exit removes unfinished files on its way.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(cli.SIGNALED + number))
     if cli.has_weights(args.config) and args.checkpoint is None:

@@ -44,7 +44,7 @@ def main() -> None:
         parser.error('--classifier needs an --arch instead of a config')
 
     with cli.imports():
-        from xcit_mm import flops
+        from xcit_mm.apps import flops
         from xcit_mm.base.files import require_writable_file
     if args.out is not None:
         require_writable_file(args.out)

@@ -220,7 +220,7 @@ def main() -> None:
     )
 
     with cli.imports():
-        from xcit_mm.infer.run import infer
+        from xcit_mm.apps.infer.run import infer
     done, problems = infer(
         args.config,
         checkpoint,

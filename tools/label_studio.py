@@ -53,8 +53,8 @@ def main() -> None:
 
     with cli.imports():
         from xcit_mm import UserError, load_model
-        from xcit_mm.annotation_tools.backend import Backend
-        from xcit_mm.annotation_tools.server import serve
+        from xcit_mm.apps.annotation_tools.backend import Backend
+        from xcit_mm.apps.annotation_tools.server import serve
     token = os.environ.get(TOKEN, '').strip()
     if not token:
         raise UserError(f'set {TOKEN} to an access token of your account in Label Studio')

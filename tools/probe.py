@@ -60,11 +60,11 @@ def main() -> None:
         parser.error(f'--workers {args.workers}: a negative number')
 
     with cli.imports():
+        from xcit_mm.apps.probe import report_probe
         from xcit_mm.base.device import dtype_name
         from xcit_mm.base.errors import printable
         from xcit_mm.base.files import require_writable_file, write_json
         from xcit_mm.predict.embedder import Embedder
-        from xcit_mm.probe import report_probe
     if args.out is not None:
         require_writable_file(args.out)
     embedder = Embedder(

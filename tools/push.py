@@ -41,7 +41,7 @@ def main() -> None:
     args = parser.parse_args()
 
     with cli.imports():
-        from xcit_mm.push.run import push
+        from xcit_mm.apps.push.run import push
     where = push(
         args.config,
         args.checkpoint,

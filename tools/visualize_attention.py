@@ -54,8 +54,8 @@ def main() -> None:
     args = parser.parse_args()
 
     with cli.imports():
-        from xcit_mm.attention.draw import choose_heads, draw_attention
-        from xcit_mm.attention.maps import AttentionProbe, scaled
+        from xcit_mm.apps.attention.draw import choose_heads, draw_attention
+        from xcit_mm.apps.attention.maps import AttentionProbe, scaled
         from xcit_mm.base.files import require_writable_file
         from xcit_mm.predict.sources import read_image
     out = args.out or DEFAULT_FOLDER / f'{Path(args.image).stem}.png'

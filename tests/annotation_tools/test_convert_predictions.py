@@ -14,9 +14,9 @@ from helpers.in_process import call_tool
 from pycocotools import mask as coco_mask
 
 from xcit_mm import UserError
-from xcit_mm.annotation_tools.convert import convert_predictions
-from xcit_mm.annotation_tools.labelme import path_from
-from xcit_mm.annotation_tools.objects import names_of
+from xcit_mm.apps.annotation_tools.convert import convert_predictions
+from xcit_mm.apps.annotation_tools.labelme import path_from
+from xcit_mm.apps.annotation_tools.objects import names_of
 from xcit_mm.data.audit import annotations
 from xcit_mm.data.importers.cvat import CvatDataset
 from xcit_mm.data.importers.labelme import LabelmeDataset

@@ -16,10 +16,10 @@ from helpers.in_process import call_tool
 from helpers.random_weights import DETECTOR
 
 from xcit_mm import UserError
-from xcit_mm.annotation_tools import backend as backend_module
-from xcit_mm.annotation_tools import server as server_module
-from xcit_mm.annotation_tools.backend import Backend, objects_of, parse_labeling
-from xcit_mm.annotation_tools.server import served
+from xcit_mm.apps.annotation_tools import backend as backend_module
+from xcit_mm.apps.annotation_tools import server as server_module
+from xcit_mm.apps.annotation_tools.backend import Backend, objects_of, parse_labeling
+from xcit_mm.apps.annotation_tools.server import served
 from xcit_mm.data.importers import brush_rle
 from xcit_mm.predict.results import Segmentation
 

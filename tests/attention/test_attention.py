@@ -13,9 +13,9 @@ from timm.models.xcit import Xcit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xcit_mm.attention import maps as maps_module
-from xcit_mm.attention.draw import overlay
-from xcit_mm.attention.maps import AttentionProbe, scaled
+from xcit_mm.apps.attention import maps as maps_module
+from xcit_mm.apps.attention.draw import overlay
+from xcit_mm.apps.attention.maps import AttentionProbe, scaled
 from xcit_mm.network.layers import ConvPatchEmbed
 from xcit_mm.network.weights.names import CLASSIFIER
 

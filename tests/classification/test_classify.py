@@ -17,15 +17,15 @@ from timm.data import ImageNetInfo
 from torchvision import transforms
 
 from xcit_mm import UserError
-from xcit_mm.classification import Classifier
-from xcit_mm.classification.published import (
+from xcit_mm.apps.classification import Classifier
+from xcit_mm.apps.classification.published import (
     TOP1,
     name_in_release,
     published,
     training_size,
     verdict,
 )
-from xcit_mm.classification.report import labeled_images, report_folder
+from xcit_mm.apps.classification.report import labeled_images, report_folder
 from xcit_mm.network.layers import XCA
 from xcit_mm.network.weights.names import Architecture
 from xcit_mm.network.weights.timm_classifier import load_classifier

@@ -5,7 +5,7 @@ import pytest
 import torch
 from helpers.random_weights import DETECTOR, SEGMENTOR, save_random_weights
 
-from xcit_mm.demo import OfferedModels, served
+from xcit_mm.apps.demo import OfferedModels, served
 
 # Everything is a circle, with a score of 0.95, and its mask fills its box.
 CERTAIN = {'bbox_head.fc_cls': (4.0, 0, 0, 0), 'mask_head.conv_logits': (4.0, 4, 4)}

@@ -13,9 +13,9 @@ from helpers.random_weights import DETECTOR
 from helpers.tool_server import Process
 from PIL import Image
 
+from xcit_mm.apps.demo import OfferedModels, find_models, models
+from xcit_mm.apps.demo.page import read_picture
 from xcit_mm.base.errors import UserError
-from xcit_mm.demo import OfferedModels, find_models, models
-from xcit_mm.demo.page import read_picture
 
 
 def write(path: Path, time: float, text: str = '') -> None:

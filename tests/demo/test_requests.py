@@ -22,9 +22,9 @@ from helpers import ROOT, wait_until
 from helpers.random_weights import DETECTOR
 from PIL import Image
 
+from xcit_mm.apps.demo import OfferedModels, served, server
+from xcit_mm.apps.demo.page import build_page
 from xcit_mm.base.errors import UserError
-from xcit_mm.demo import OfferedModels, served, server
-from xcit_mm.demo.page import build_page
 from xcit_mm.predict import Model
 
 META = {'_type': 'gradio.FileData'}

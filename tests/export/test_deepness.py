@@ -12,11 +12,11 @@ from helpers.small_models import pixels
 from mmengine.config import Config
 
 from xcit_mm import UserError, load_model
+from xcit_mm.apps.export import export, load_runtime
+from xcit_mm.apps.export.graphs import build_graph
+from xcit_mm.apps.export.graphs.deepness import DeepnessGraph
 from xcit_mm.config.build_model import build_model
 from xcit_mm.config.load import load_config
-from xcit_mm.export import export, load_runtime
-from xcit_mm.export.graphs import build_graph
-from xcit_mm.export.graphs.deepness import DeepnessGraph
 
 TILE = 96
 

@@ -16,14 +16,14 @@ from helpers.random_weights import SEGMENTOR
 from helpers.small_models import pixels
 
 from xcit_mm import UserError, load_model
-from xcit_mm.export import PRECISIONS, evaluate, export, load_runtime
-from xcit_mm.export.comparison import TOLERANCES, compare, drawn_images
-from xcit_mm.export.formats import BY_NAME
-from xcit_mm.export.formats.format import Contents
-from xcit_mm.export.formats.onnx import float_nodes
-from xcit_mm.export.graphs import build_graph
-from xcit_mm.export.graphs.dynamic_sizes import for_any_size
-from xcit_mm.export.graphs.float16 import to_float16
+from xcit_mm.apps.export import PRECISIONS, evaluate, export, load_runtime
+from xcit_mm.apps.export.comparison import TOLERANCES, compare, drawn_images
+from xcit_mm.apps.export.formats import BY_NAME
+from xcit_mm.apps.export.formats.format import Contents
+from xcit_mm.apps.export.formats.onnx import float_nodes
+from xcit_mm.apps.export.graphs import build_graph
+from xcit_mm.apps.export.graphs.dynamic_sizes import for_any_size
+from xcit_mm.apps.export.graphs.float16 import to_float16
 from xcit_mm.network.layers import XCABlock
 
 onnx = pytest.importorskip('onnx')

@@ -20,11 +20,11 @@ from packaging.requirements import Requirement
 from PIL import Image
 
 from xcit_mm import UserError, load_model
+from xcit_mm.apps.export import export_folder, predict
+from xcit_mm.apps.export import folder as folder_module
+from xcit_mm.apps.export.description import describe, resizing
 from xcit_mm.data.drawings.shapes import draw_image
 from xcit_mm.data.transforms.decode import decode
-from xcit_mm.export import export_folder, predict
-from xcit_mm.export import folder as folder_module
-from xcit_mm.export.description import describe, resizing
 
 SIZES = (99, 131), (161, 203), (320, 247)
 ODD_SIZES = (*SIZES, (77, 91), (333, 251), (641, 321), (159, 160), (501, 399), (97, 311), (160, 90))

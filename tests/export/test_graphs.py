@@ -16,19 +16,19 @@ from mmengine.config import ConfigDict
 from mmengine.registry import MODELS, DefaultScope
 
 from xcit_mm import UserError
+from xcit_mm.apps.export import load_runtime
+from xcit_mm.apps.export.comparison import TOLERANCES, compare
+from xcit_mm.apps.export.formats.format import Contents
+from xcit_mm.apps.export.formats.onnx import write as write_onnx
+from xcit_mm.apps.export.formats.torch import write
+from xcit_mm.apps.export.graphs import build_graph
+from xcit_mm.apps.export.graphs.capture import capture
+from xcit_mm.apps.export.graphs.detector import ThresholdGraph
+from xcit_mm.apps.export.graphs.dynamic_sizes import MatrixPool, for_any_size
+from xcit_mm.apps.export.graphs.float16 import to_float16
 from xcit_mm.base.environment import require
 from xcit_mm.config.build_model import build_model
 from xcit_mm.config.load import load_config
-from xcit_mm.export import load_runtime
-from xcit_mm.export.comparison import TOLERANCES, compare
-from xcit_mm.export.formats.format import Contents
-from xcit_mm.export.formats.onnx import write as write_onnx
-from xcit_mm.export.formats.torch import write
-from xcit_mm.export.graphs import build_graph
-from xcit_mm.export.graphs.capture import capture
-from xcit_mm.export.graphs.detector import ThresholdGraph
-from xcit_mm.export.graphs.dynamic_sizes import MatrixPool, for_any_size
-from xcit_mm.export.graphs.float16 import to_float16
 
 # With what takes the maps of the backbone.
 CONFIGS = {

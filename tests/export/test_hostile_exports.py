@@ -17,10 +17,10 @@ from helpers.pickles import records, saved, zipped
 from torch import nn
 
 from xcit_mm import UserError
-from xcit_mm.export import load_runtime
-from xcit_mm.export.formats import BY_NAME
-from xcit_mm.export.formats.format import Contents
-from xcit_mm.export.formats.openvino import SECTION
+from xcit_mm.apps.export import load_runtime
+from xcit_mm.apps.export.formats import BY_NAME
+from xcit_mm.apps.export.formats.format import Contents
+from xcit_mm.apps.export.formats.openvino import SECTION
 
 MARKER = 'made_by_a_file'
 CODE = f"__import__('os').mkdir('{MARKER}')"

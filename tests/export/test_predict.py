@@ -11,8 +11,8 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 from torch.nn import functional as F
 
-from xcit_mm.export import predict
-from xcit_mm.export.predict import Objects, Regions
+from xcit_mm.apps.export import predict
+from xcit_mm.apps.export.predict import Objects, Regions
 from xcit_mm.predict.sources import decode_rgb
 
 TOLERANCE = dict(overlap=0.99, score=0.3, lost=0.02, labels=3e-4)

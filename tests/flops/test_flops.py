@@ -7,7 +7,8 @@ import pytest
 from helpers import ROOT
 from helpers.in_process import call_tool
 
-from xcit_mm import UserError, flops
+from xcit_mm import UserError
+from xcit_mm.apps import flops
 from xcit_mm.config.load import load_config
 from xcit_mm.network.archs import ARCHS
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from helpers import DATA, ROOT
 from helpers.annotated import CLASSES, SIZE, masks, runs, write_annotated
-from xcit_mm.annotation_tools.convert import convert_predictions
+from xcit_mm.apps.annotation_tools.convert import convert_predictions
 from xcit_mm.data.importers.cvat import CvatDataset
 from xcit_mm.data.importers.write_coco import OBJECTS, convert
 

@@ -8,7 +8,7 @@ import torch
 from helpers import ROOT
 from helpers.random_weights import save_random_weights
 from xcit_mm import load_model
-from xcit_mm.export.graphs.two_stage import TwoStageGraph
+from xcit_mm.apps.export.graphs.two_stage import TwoStageGraph
 
 BACKBONE = """
     backbone=dict(

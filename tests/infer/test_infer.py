@@ -19,10 +19,10 @@ from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
 from xcit_mm import UserError, mmcv_ops
+from xcit_mm.apps.infer import run as infer_module
+from xcit_mm.apps.infer.run import infer
 from xcit_mm.base import threads
 from xcit_mm.base.errors import MissingOperatorError
-from xcit_mm.infer import run as infer_module
-from xcit_mm.infer.run import infer
 from xcit_mm.predict.model import Model
 from xcit_mm.predict.results import Detections, Segmentation
 from xcit_mm.predict.sources import Frame

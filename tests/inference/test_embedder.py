@@ -12,12 +12,12 @@ from torchvision import transforms
 
 import xcit_mm
 from xcit_mm import UserError
+from xcit_mm.apps.retrieval.descriptors import TOKEN, describe
+from xcit_mm.apps.retrieval.image_tokens import image_tokens
 from xcit_mm.base.errors import ArgumentError
 from xcit_mm.base.progress import ImageProgress
 from xcit_mm.network.models.image_xcit import ImageXCiT
 from xcit_mm.predict.embedder import Embedder
-from xcit_mm.retrieval.descriptors import TOKEN, describe
-from xcit_mm.retrieval.image_tokens import image_tokens
 
 IMAGES = dict(
     channels=3, mean=[10.0, 20.0, 30.0], std=[2.0, 4.0, 5.0], bgr_to_rgb=True, size=48, bands=None

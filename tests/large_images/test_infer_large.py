@@ -21,8 +21,8 @@ from PIL import Image
 from pycocotools.coco import COCO
 from rasterio.transform import from_origin
 
+from xcit_mm.apps.infer import run as infer
 from xcit_mm.base.errors import ArgumentError, UserError
-from xcit_mm.infer import run as infer
 from xcit_mm.large.files.geotiff import write_tiff
 from xcit_mm.large.large_predictions import LargeSegmentation
 

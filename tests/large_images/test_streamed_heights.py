@@ -13,9 +13,9 @@ from rasterio.transform import from_origin
 from torch.nn import functional as F
 
 from xcit_mm import load_model
+from xcit_mm.apps.demo.page import _draw
+from xcit_mm.apps.infer.run import infer
 from xcit_mm.base.errors import ArgumentError, UserError
-from xcit_mm.demo.page import _draw
-from xcit_mm.infer.run import infer
 from xcit_mm.large.files.geotiff import write_tiff
 from xcit_mm.large.maps import segment
 from xcit_mm.large.slices import slices_of

@@ -10,10 +10,10 @@ import torch
 from helpers.in_process import call_tool
 from helpers.small_xcit import SMALL
 
+from xcit_mm.apps.probe import linear
+from xcit_mm.apps.probe.linear import linear_scores
+from xcit_mm.apps.probe.published import TABLE_3, published
 from xcit_mm.network.models.image_xcit import ImageXCiT
-from xcit_mm.probe import linear
-from xcit_mm.probe.linear import linear_scores
-from xcit_mm.probe.published import TABLE_3, published
 
 COLORS = dict(blue=(220, 30, 30), green=(30, 220, 30), red=(30, 30, 220))  # BGR
 SYNSETS = tuple(f'n{i:08}' for i in range(1000))
@@ -203,7 +203,7 @@ def test_other_files_have_no_published_figure(file):
 def test_published_figures_are_printed_beside_the_measured_ones(
     probe, folders, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr('xcit_mm.probe.published.NUM_CLASSES', 3)
+    monkeypatch.setattr('xcit_mm.apps.probe.published.NUM_CLASSES', 3)
     for folder in folders:
         for i, name in enumerate(COLORS):
             (folder / name).rename(folder / SYNSETS[i])

@@ -45,8 +45,8 @@ def test_help_and_a_wrong_argument_need_no_import_of_what_takes_seconds(argument
 
 
 def test_arguments_have_the_choices_and_defaults_of_the_package():
-    from xcit_mm.annotation_tools.objects import SHAPE_KINDS
-    from xcit_mm.attention.draw import PANEL_SIDE
+    from xcit_mm.apps.annotation_tools.objects import SHAPE_KINDS
+    from xcit_mm.apps.attention.draw import PANEL_SIDE
     from xcit_mm.base.device import DTYPES
     from xcit_mm.benchmark.measure import TASKS
     from xcit_mm.benchmark.models import NAMES

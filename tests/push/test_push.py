@@ -16,9 +16,9 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from xcit_mm import UserError, load_model
+from xcit_mm.apps.push.run import push
 from xcit_mm.network.weights.read import read_checkpoint
 from xcit_mm.predict import Model
-from xcit_mm.push.run import push
 
 HEIGHTS = 'configs/heights_xcit_n12_16_shapes.py'
 BANDS = 'configs/sem_fpn_xcit_n12_16_13bands_shapes.py'

@@ -14,13 +14,13 @@ from helpers.in_process import call_tool
 from helpers.small_xcit import SMALL
 from PIL import Image
 
+from xcit_mm.apps.retrieval.holidays import read_holidays
+from xcit_mm.apps.retrieval.plain_pickle import read_plain
+from xcit_mm.apps.retrieval.ranking import Judgment
+from xcit_mm.apps.retrieval.revisited import read_revisited
 from xcit_mm.base.errors import UserError
 from xcit_mm.network.models.image_xcit import ImageXCiT
 from xcit_mm.network.weights.pickles import UnreadableError
-from xcit_mm.retrieval.holidays import read_holidays
-from xcit_mm.retrieval.plain_pickle import read_plain
-from xcit_mm.retrieval.ranking import Judgment
-from xcit_mm.retrieval.revisited import read_revisited
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ pytest.importorskip('asmk')
 import faiss
 from asmk import functional, hamming
 
-from xcit_mm.retrieval.codebook import Codebook, sample, vlad
-from xcit_mm.retrieval.nearest import ALPHA, QUERY_WORDS, AsmkIndex, nearest_vectors
+from xcit_mm.apps.retrieval.codebook import Codebook, sample, vlad
+from xcit_mm.apps.retrieval.nearest import ALPHA, QUERY_WORDS, AsmkIndex, nearest_vectors
 
 K = 7
 

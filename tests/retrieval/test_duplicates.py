@@ -14,11 +14,11 @@ from helpers.in_process import call_tool
 from helpers.small_xcit import SMALL
 from PIL import Image
 
+from xcit_mm.apps.retrieval.descriptor_files import Described
+from xcit_mm.apps.retrieval.duplicates import Pair, groups_of
+from xcit_mm.apps.retrieval.picture_match import similarity, small_picture
 from xcit_mm.data.drawings.shapes import ShapesSpec, make_shapes
 from xcit_mm.network.models.image_xcit import ImageXCiT
-from xcit_mm.retrieval.descriptor_files import Described
-from xcit_mm.retrieval.duplicates import Pair, groups_of
-from xcit_mm.retrieval.picture_match import similarity, small_picture
 
 pytest.importorskip('faiss')
 COPIED = 10  # drawings, of each of which there are three copies

@@ -13,12 +13,12 @@ from helpers.in_process import call_tool
 from helpers.small_xcit import SMALL
 from PIL import Image
 
+from xcit_mm.apps.retrieval import image_tokens as module
+from xcit_mm.apps.retrieval.codebook import Codebook
+from xcit_mm.apps.retrieval.descriptor_files import read_descriptors
+from xcit_mm.apps.retrieval.descriptors import describe
 from xcit_mm.network.models.image_xcit import ImageXCiT
 from xcit_mm.predict.embedder import Embedder
-from xcit_mm.retrieval import image_tokens as module
-from xcit_mm.retrieval.codebook import Codebook
-from xcit_mm.retrieval.descriptor_files import read_descriptors
-from xcit_mm.retrieval.descriptors import describe
 
 pytest.importorskip('faiss')
 

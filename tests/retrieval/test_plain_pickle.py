@@ -7,8 +7,8 @@ import struct
 import numpy as np
 import pytest
 
+from xcit_mm.apps.retrieval.plain_pickle import read_plain
 from xcit_mm.network.weights.pickles import UnreadableError
-from xcit_mm.retrieval.plain_pickle import read_plain
 
 SHARED = [5, 6]
 TRUTH = dict(

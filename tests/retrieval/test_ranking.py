@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from xcit_mm.retrieval.published_maps import published
-from xcit_mm.retrieval.ranking import KAPPAS, Judgment, evaluate
+from xcit_mm.apps.retrieval.published_maps import published
+from xcit_mm.apps.retrieval.ranking import KAPPAS, Judgment, evaluate
 
 
 def defined(ranking, positives, junk):

@@ -1,0 +1,213 @@
+"""Predictions for the tasks of Label Studio, in the protocol of its machine-learning back ends.
+
+https://github.com/HumanSignal/label-studio-ml-backend defines the protocol.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from xml.etree import ElementTree
+
+import numpy as np
+
+from ...base.errors import UserError, printable, reason
+from ...base.files import parse_xml
+from ...base.http import AUTHORIZATION, read_url
+from ...predict.model import Model, Prediction
+from ...predict.results import Detections, Segmentation
+from ...predict.results.segmentation import INSTANCE_OFFSET
+from ...predict.sources import decode_rgb, read_image
+from .labelstudio import TAGS, Control, described
+from .objects import AnnotatedObject, smallest_window
+
+MAX_HINTS = 100  # that are remembered, because each is printed once
+MAX_TOKEN = 2**16  # bytes of the answer with a token
+JWT_PARTS = 3  # of a personal access token, separated by periods; a legacy token has no period
+
+
+class Labeling(NamedTuple):
+    """What a labeling configuration asks for: the name of the image in tasks, and the controls."""
+
+    image: str
+    controls: list[Control]
+
+
+class Backend:
+    """A model that answers Label Studio; several threads may call it.
+
+    Args:
+        model: The detector or segmentor.
+        version: Its name in Label Studio.
+        url: The address of Label Studio, from which alone images are read.
+        token: An access token of Label Studio. It is sent to this address only.
+        score_thr: The lowest score of objects.
+
+    Raises:
+        UserError: If the model predicts heights, or the address is not a web address.
+    """
+
+    def __init__(self, model: Model, version: str, url: str, token: str, score_thr: float) -> None:
+        if model.task == 'heights':
+            raise UserError(f'{version} predicts heights, which Label Studio has no labels for')
+        if urlsplit(url).scheme not in ('http', 'https') or not urlsplit(url).netloc:
+            raise UserError(f'{url} is not the web address of Label Studio (http://HOST:PORT)')
+        self._model, self._version, self._score_thr = model, version, score_thr
+        self._url, self._token = url.rstrip('/'), token
+        self._lock = Lock()
+        self._hints: set[str] = set()
+
+    def setup(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Check the labeling configuration of a project. The token of the request is not used."""
+        self._labeling(request.get('schema'))
+        return dict(model_version=self._version)
+
+    def predict(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Predict tasks. A task that fails has no result, and the console says why.
+
+        Raises:
+            UserError: If the request or its labeling configuration cannot be used.
+        """
+        tasks = request.get('tasks')
+        if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
+            raise UserError('the tasks of the request are not a list of objects')
+        labeling = self._labeling(request.get('label_config'))
+        with self._lock:  # one image after the other needs the least memory
+            headers = {AUTHORIZATION: self._credentials()}
+            results = [self._predicted(task, labeling, headers) for task in tasks]
+        return dict(results=results, model_version=self._version)
+
+    def _labeling(self, text: Any) -> Labeling:
+        labeling = parse_labeling(text)
+        offered = frozenset().union(*(control.labels for control in labeling.controls))
+        missing = [name for name in self._model.classes if name not in offered]
+        if missing:
+            self._hint(
+                f'the labeling configuration has no label {" or ".join(missing)}: objects of '
+                f'{"this class" if len(missing) == 1 else "these classes"} are left out until you '
+                'add it'
+            )
+        return labeling
+
+    def _predicted(
+        self, task: dict, labeling: Labeling, headers: Mapping[str, str]
+    ) -> dict[str, Any]:
+        try:
+            data = task.get('data')
+            address = data.get(labeling.image) if isinstance(data, dict) else None
+            bands = self._model.bands
+            decode = decode_rgb if bands is None else bands.decode
+            image = read_image(self._address(address), decode, headers)
+            objects = objects_of(self._model.predict(image), self._score_thr)
+            return described(objects, labeling.controls, self._version)
+        except Exception as error:  # the other tasks keep their results
+            say(
+                f'task {task.get("id")}: {error if isinstance(error, UserError) else reason(error)}'
+            )
+            return described([], labeling.controls, self._version)
+
+    def _address(self, text: Any) -> str:
+        """Return the address of an image on the server of Label Studio."""
+        if not isinstance(text, str):
+            raise UserError('its data does not name an image')
+        url = f'{self._url}{text}' if text.startswith('/') else text
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise UserError(f'{text} is not a web address ({error}): correct the task') from None
+        if parts[:2] != urlsplit(self._url)[:2]:
+            raise UserError(
+                f'{text} is not on {self._url}, from where alone images are read: upload the '
+                'image, or add its folder as local storage of Label Studio'
+            )
+        return parts.geturl()  # in small letters where case makes no difference
+
+    def _credentials(self) -> str:
+        """Return the header for the token, after the exchange of a personal access token."""
+        if self._token.count('.') != JWT_PARTS - 1:
+            return f'Token {self._token}'
+        sent = json.dumps(dict(refresh=self._token)).encode()
+        headers = {'Content-Type': 'application/json'}
+        url = f'{self._url}/api/token/refresh'
+        try:
+            return f'Bearer {json.loads(read_url(url, MAX_TOKEN, headers, sent))["access"]}'
+        except (KeyError, TypeError, ValueError):
+            raise UserError(f'{url} does not return an access token: check the address') from None
+
+    def _hint(self, sentence: str) -> None:
+        """Say a sentence once: Label Studio sends a labeling configuration with every request."""
+        if sentence not in self._hints:
+            if len(self._hints) == MAX_HINTS:
+                self._hints.clear()
+            self._hints.add(sentence)
+            say(sentence)
+
+
+def say(sentence: str) -> None:
+    """Print a sentence to the console, because Label Studio shows little of what goes wrong."""
+    print(printable(sentence), file=sys.stderr, flush=True)
+
+
+def parse_labeling(text: Any) -> Labeling:
+    """Read a labeling configuration, or raise a UserError if the model cannot label with it."""
+    try:
+        root = parse_xml(text.encode())
+    except (AttributeError, ElementTree.ParseError, LookupError, ValueError) as error:
+        raise UserError(f'the labeling configuration is invalid ({reason(error)})') from None
+    images = {image.get('name'): image.get('value', '') for image in root.iter('Image')}
+    controls = [
+        Control(kind, element.get('name', ''), element.get('toName', ''), _labels(element))
+        for kind, tag in TAGS.items()
+        for element in root.iter(tag)
+    ]
+    names = [control.to_name for control in controls if control.to_name in images]
+    if not names:
+        raise UserError(
+            'the labeling configuration has no '
+            f'{" or ".join(TAGS.values())} for an Image: add one of them'
+        )
+    controls = [control for control in controls if control.to_name == names[0]]
+    return Labeling(images[names[0]].removeprefix('$'), controls)
+
+
+def _labels(element: ElementTree.Element) -> frozenset[str]:
+    return frozenset(label.get('value', '') for label in element.iter('Label'))
+
+
+def objects_of(prediction: Prediction, score_thr: float) -> list[AnnotatedObject]:
+    """Return the objects of a detection, or the regions of a segmentation as objects."""
+    size = prediction.image.shape[1::-1]
+    if isinstance(prediction, Segmentation):
+        return [_region(name, mask, size) for name, mask in _masks(prediction)]
+    found: Detections = prediction.above(score_thr)
+    masks: Sequence[np.ndarray | None] = [None] * len(found) if found.masks is None else found.masks
+    return [
+        AnnotatedObject(
+            found.classes[label],
+            box.tolist(),
+            mask if mask is not None and mask.any() else None,
+            size,
+            float(score),
+        )
+        for label, box, mask, score in zip(
+            found.labels, found.boxes, masks, found.scores, strict=True
+        )
+    ]
+
+
+def _masks(prediction: Segmentation) -> list[tuple[str, np.ndarray]]:
+    """Return the class and the mask of each segment, or of each class in the image."""
+    if prediction.segments is None:
+        shown = [(label, prediction.labels == label) for label in prediction.shares()]
+    else:
+        values = np.unique(prediction.segments)
+        shown = [(value % INSTANCE_OFFSET, prediction.segments == value) for value in values]
+    classes = prediction.classes
+    return [(classes[label], mask) for label, mask in shown if label < len(classes)]
+
+
+def _region(name: str, mask: np.ndarray, size: tuple[int, int]) -> AnnotatedObject:
+    rows, columns = smallest_window(mask)
+    return AnnotatedObject(name, (columns.start, rows.start, columns.stop, rows.stop), mask, size)

@@ -1,0 +1,50 @@
+"""File formats of exports: a file with the name of a format in ``choices`` defines ``FORMAT``."""
+
+from importlib import import_module
+from pathlib import Path
+
+from ....base.environment import quiet
+from ....base.errors import UserError, looked_in, reason
+from ....network.weights.pickles import UnreadableError
+from ..choices import FORMATS
+from .format import Format, Runtime
+
+BY_NAME: dict[str, Format] = {name: import_module(f'.{name}', __name__).FORMAT for name in FORMATS}
+
+
+def format_of(path: Path) -> Format:
+    """Return the format of an exported file."""
+    return next(f for f in BY_NAME.values() if f.suffix == path.suffix and f.holds(path))
+
+
+def load_runtime(path: str | Path, trusted: bool = False) -> Runtime:
+    """Load an exported file.
+
+    It computes on the CPU, with as many threads as PyTorch has (``torch.get_num_threads``).
+
+    Args:
+        path: A file that :func:`xcit_mm.apps.export.export` has written.
+        trusted: Run the code in a .pt2 file. AOTInductor's files, which are native code, and files
+            of PyTorch before 2.9 need it.
+
+    Raises:
+        UserError: If the file does not exist, has another suffix than .onnx, .xml or .pt2, cannot
+            be read, or could run code.
+        DependencyError: If the package that runs it is missing.
+    """
+    path = Path(path)
+    if not path.is_file():
+        why = 'is not a file' if path.exists() else f'does not exist{looked_in(path)}'
+        raise UserError(f'{path} {why}: name a file of tools/export.py')
+    suffixes = dict.fromkeys(format.suffix for format in BY_NAME.values())
+    if path.suffix not in suffixes:
+        raise UserError(f'{path}: the suffix of an exported file is one of {", ".join(suffixes)}')
+    try:
+        with quiet():
+            return format_of(path).load(path, trusted)
+    except UserError:
+        raise
+    except UnreadableError as error:
+        raise UserError(f'{path} cannot be read: {error}') from None
+    except Exception as error:  # each runtime has its own
+        raise UserError(f'{path} cannot be read ({reason(error)}): export it again') from error

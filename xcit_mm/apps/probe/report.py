@@ -1,0 +1,139 @@
+"""Accuracies of k-NN and a linear classifier on the tokens of labeled images."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...base.errors import UserError
+from ...base.progress import ImageProgress
+from ...data.datasets.image_folders import ClassFolders
+from ...predict.embedder import Embedder
+from ...predict.results.neighbors import nearest_neighbors, neighbor_votes, top_accuracy
+from .linear import linear_scores
+from .published import published
+
+KS = (10, 20, 100, 200)
+PUBLISHED_K = 20
+
+
+class Labeled(NamedTuple):
+    """The tokens (n, C) and the classes (n,) of the readable images of a folder."""
+
+    tokens: Tensor
+    labels: Tensor
+    bad: dict[str, str]  # path to error
+
+
+def report_probe(
+    embedder: Embedder,
+    train: Path,
+    val: Path,
+    sample: int | None = None,
+    batch_size: int = 64,
+    workers: int = 0,
+) -> tuple[str, dict[str, Any]]:
+    """Classify the images in one folder by the labeled images in another folder.
+
+    Args:
+        embedder: The network that computes the tokens.
+        train: A folder with one subfolder of labeled images per class.
+        val: A folder with the same classes. Its images are classified.
+        sample: The number of random images to use from each folder, the same ones in every call.
+            None: all images.
+        batch_size: The number of images per batch.
+        workers: The number of processes that read images.
+
+    Returns:
+        The lines to print, and the content of the JSON file.
+
+    Raises:
+        UserError: If the folders do not have the same classes (at least two), or if a folder has no
+            readable image.
+    """
+    _require_different(train, val)
+    to_train, classes = _samples(train, None, sample)
+    to_classify, _ = _samples(val, classes, sample)
+    if len(classes) < 2:
+        raise UserError(
+            f'{train} has the only class {classes[0]}: name a folder with a folder for each of two '
+            'or more classes'
+        )
+    known = _labeled(embedder, to_train, batch_size, workers)
+    asked = _labeled(embedder, to_classify, batch_size, workers)
+    knn = _knn(known, asked, len(classes))
+    scores = linear_scores(known.tokens, known.labels, asked.tokens, len(classes))
+    linear = {f'top{n}': top_accuracy(scores, asked.labels, n) for n in (1, 5)}
+    figures = published(embedder.checkpoint, embedder.description['model'], classes)
+    content = embedder.description | dict(
+        train_images=len(known.labels),
+        images=len(asked.labels),
+        classes=len(classes),
+        knn=knn,
+        linear=linear,
+        published=None if figures is None else {figures[0]: figures[1]._asdict()},
+        bad=known.bad | asked.bad,
+    )
+    lines = [
+        f'{len(asked.labels):,} images of {len(classes):,} classes, by {len(known.labels):,} '
+        'labeled images'
+    ]
+    for k, accuracy in knn.items():
+        lines.append(_line(f'k-NN, k = {k}', accuracy))
+        if figures is not None and k == str(PUBLISHED_K):
+            lines[-1] += f'; published {figures[1].knn} for {figures[0]}'
+    lines.append(_line('linear', linear))
+    if figures is not None:
+        lines[-1] += f'; published {figures[1].linear} for {figures[0]}'
+    return '\n'.join(lines), content
+
+
+def _require_different(train: Path, val: Path) -> None:
+    if train.resolve() == val.resolve():
+        raise UserError(
+            f'{val} is the folder of the labeled images, too, each of which would be its own '
+            'neighbor: name another folder to classify'
+        )
+
+
+def _samples(
+    folder: Path, classes: Sequence[str] | None, sample: int | None
+) -> tuple[list[dict], tuple[str, ...]]:
+    """Return the images with their labels, and the class names."""
+    metainfo = None if classes is None else dict(classes=classes)
+    prefix = dict(img=str(folder.expanduser()))
+    dataset = ClassFolders(data_prefix=prefix, metainfo=metainfo, lazy_init=True)
+    samples = dataset.load_data_list()
+    if sample is not None:
+        samples = random.Random(0).sample(samples, min(sample, len(samples)))
+    return samples, tuple(dataset.metainfo['classes'])
+
+
+def _labeled(embedder: Embedder, samples: Sequence[dict], batch_size: int, workers: int) -> Labeled:
+    paths = [sample['img_path'] for sample in samples]
+    with ImageProgress() as progress:
+        tokens, errors = embedder.tokens(paths, batch_size, workers, progress)
+    bad = {path: error for path, error in zip(paths, errors, strict=True) if error}
+    is_good = np.array([not error for error in errors])
+    labels = np.array([sample['gt_label'] for sample in samples])[is_good]
+    values = (torch.from_numpy(array).to(embedder.device) for array in (tokens[is_good], labels))
+    return Labeled(*values, bad)
+
+
+def _knn(known: Labeled, asked: Labeled, num_classes: int) -> dict[str, dict[str, float]]:
+    """Return top-1 and top-5 for each k of ``KS`` up to the number of labeled images."""
+    similarities, indices = nearest_neighbors(known.tokens, asked.tokens, max(KS))
+    accuracies = {}
+    # With fewer labeled images than the smallest k, all of them are neighbors.
+    for k in [k for k in KS if k <= similarities.shape[1]] or [similarities.shape[1]]:
+        votes = neighbor_votes(similarities[:, :k], known.labels[indices[:, :k]], num_classes)
+        accuracies[str(k)] = {f'top{n}': top_accuracy(votes, asked.labels, n) for n in (1, 5)}
+    return accuracies
+
+
+def _line(name: str, accuracy: dict[str, float]) -> str:
+    return f'{name}: top-1 {accuracy["top1"]:.2f} %, top-5 {accuracy["top5"]:.2f} %'
