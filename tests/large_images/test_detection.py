@@ -14,14 +14,14 @@ from pycocotools import mask as coco_mask
 
 from xcit_mm import load_model
 from xcit_mm.base.errors import UserError
-from xcit_mm.large.large_predictions import LargeDetections
 from xcit_mm.large.maps import detect as detection
 from xcit_mm.large.maps import rois
 from xcit_mm.large.maps.objects import Objects
-from xcit_mm.large.slices import _without_duplicates, slices_of
 from xcit_mm.large.tokens.passes import Passes
 from xcit_mm.large.tokens.shards import Shards
 from xcit_mm.large.tokens.workspace import Workspace
+from xcit_mm.predict.large.large_predictions import LargeDetections
+from xcit_mm.predict.large.slices import _without_duplicates, slices_of
 
 
 def centers_on_seams(size: tuple[int, int], tile: int) -> np.ndarray:

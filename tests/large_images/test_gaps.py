@@ -21,10 +21,10 @@ from xcit_mm.large.files.arrays import Array
 from xcit_mm.large.files.validity import ALL, NONE, SOME, Cells, cells_of, valid_area
 from xcit_mm.large.maps import segment as segmentation
 from xcit_mm.large.maps.objects import Objects
-from xcit_mm.large.slices import slices_of
 from xcit_mm.large.tokens import passes as passes_module
 from xcit_mm.large.tokens.normalized import NormalizedImage
 from xcit_mm.large.tokens.passes import Passes
+from xcit_mm.predict.large.slices import slices_of
 
 # The mean of the shapes config, which pixels without data get.
 FILL = np.array([124, 116, 104], np.uint8)

@@ -21,10 +21,10 @@ from xcit_mm.base.geometry import Window
 from xcit_mm.config.data_rules import check_classes, check_data
 from xcit_mm.config.load import load_config
 from xcit_mm.data.audit import annotations as problems
-from xcit_mm.large.files import geojson
-from xcit_mm.large.files.vector_layers import object_layer
 from xcit_mm.large.labels.read_features import DEGREES
-from xcit_mm.large.large_predictions import LargeDetections
+from xcit_mm.predict.large.large_predictions import LargeDetections
+from xcit_mm.predict.write import geojson
+from xcit_mm.predict.write.vector_layers import object_layer
 from xcit_mm.train.metrics.coco_metric import CocoAPMetric
 
 CLASSES = ('circle', 'square')

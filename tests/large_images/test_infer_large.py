@@ -23,8 +23,8 @@ from rasterio.transform import from_origin
 
 from xcit_mm.apps.infer import run as infer
 from xcit_mm.base.errors import ArgumentError, UserError
-from xcit_mm.large.files.geotiff import write_tiff
-from xcit_mm.large.large_predictions import LargeSegmentation
+from xcit_mm.predict.large.large_predictions import LargeSegmentation
+from xcit_mm.predict.write.geotiff import write_tiff
 
 PLACE = dict(crs='EPSG:32633', transform=from_origin(500000, 5400000, 0.5, 0.5))
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from xcit_mm.base.geometry import Window
-from xcit_mm.large.joined_objects import join
 from xcit_mm.large.maps.objects import Objects
-from xcit_mm.large.slices import slices_of
+from xcit_mm.predict.large.joined_objects import join
+from xcit_mm.predict.large.slices import slices_of
 
 SIZE = 200, 300
 

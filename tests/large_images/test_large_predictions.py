@@ -25,12 +25,12 @@ from rio_cogeo.cogeo import cog_validate
 from xcit_mm.base.errors import ArgumentError, UserError
 from xcit_mm.base.files import is_disk_full
 from xcit_mm.base.geometry import Window
-from xcit_mm.large.files import label_polygons
-from xcit_mm.large.large_predictions import LargeDetections, LargeSegmentation
 from xcit_mm.large.maps.no_label import no_label
-from xcit_mm.large.output_options import OutputOptions
-from xcit_mm.large.streamed_results import label_dtype
+from xcit_mm.predict.large.large_predictions import LargeDetections, LargeSegmentation
+from xcit_mm.predict.large.output_options import OutputOptions
+from xcit_mm.predict.large.streamed_results import label_dtype
 from xcit_mm.predict.results import Detections, Segmentation
+from xcit_mm.predict.write import label_polygons
 
 CLASSES = 'field', 'wöod & meadow', 'water'
 PALETTE = (230, 200, 60), (30, 140, 50), (40, 90, 200)

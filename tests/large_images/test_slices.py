@@ -12,10 +12,10 @@ from xcit_mm.base.geometry import whole
 from xcit_mm.base.progress import Progress, silent
 from xcit_mm.large.files.arrays import Array
 from xcit_mm.large.files.image_source import WindowError
-from xcit_mm.large.predict_large import LargeOptions, predict_large
-from xcit_mm.large.slices import label_slices, slices_of
 from xcit_mm.large.tokens.normalized import NormalizedImage
 from xcit_mm.large.tokens.workspace import Workspace
+from xcit_mm.predict.large.predict_large import LargeOptions, predict_large
+from xcit_mm.predict.large.slices import label_slices, slices_of
 from xcit_mm.predict.results import Segmentation
 
 SLICES = dict(sliced=64, overlap=16, batch_size=1)  # three rows of three slices

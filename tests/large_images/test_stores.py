@@ -21,10 +21,10 @@ from xcit_mm import load_model
 from xcit_mm.base.errors import UserError
 from xcit_mm.base.progress import Progress
 from xcit_mm.large.maps import segment as segmentation
-from xcit_mm.large.predict_large import LargeOptions, predict_large
 from xcit_mm.large.tokens import passes
 from xcit_mm.large.tokens.workspace import Workspace
 from xcit_mm.predict.fusion import fused_copy
+from xcit_mm.predict.large.predict_large import LargeOptions, predict_large
 
 PART = 'part_1_of_1'
 
@@ -376,7 +376,7 @@ def test_an_error_after_the_prediction_keeps_the_store_unless_the_image_has_chan
         os.utime(copy, (1, 1))
         raise UserError('it cannot be read')
 
-    overview = 'xcit_mm.large.predict_large.overview'
+    overview = 'xcit_mm.predict.large.predict_large.overview'
     monkeypatch.setattr(overview, fail)
     with pytest.raises(type(error), match=str(error)) as caught:
         predict_large(segmentor, copy, options)

@@ -16,12 +16,12 @@ from xcit_mm import load_model
 from xcit_mm.apps.demo.page import _draw
 from xcit_mm.apps.infer.run import infer
 from xcit_mm.base.errors import ArgumentError, UserError
-from xcit_mm.large.files.geotiff import write_tiff
 from xcit_mm.large.maps import segment
-from xcit_mm.large.slices import slices_of
 from xcit_mm.large.tokens.passes import Passes
+from xcit_mm.predict.large.slices import slices_of
 from xcit_mm.predict.results.seams import largest_steps
 from xcit_mm.predict.video import write_video
+from xcit_mm.predict.write.geotiff import write_tiff
 
 PLACE = dict(crs='EPSG:32633', transform=from_origin(500000, 5400000, 0.5, 0.5))
 # Heights in thousands, for which 16 bits would be too few.

@@ -6,8 +6,8 @@ import pytest
 import shapely
 from rasterio import features
 
-from xcit_mm.large.files import label_polygons as module
-from xcit_mm.large.files.label_polygons import label_polygons, without_small_regions
+from xcit_mm.predict.write import label_polygons as module
+from xcit_mm.predict.write.label_polygons import label_polygons, without_small_regions
 
 NODATA = 255
 

@@ -21,10 +21,10 @@ from xcit_mm.data.transforms.decode import BadImageError, LoadImage
 from xcit_mm.data.transforms.label_images import LoadLabels
 from xcit_mm.large.files import image_source
 from xcit_mm.large.files.arrays import Array
-from xcit_mm.large.files.geotiff import write_tiff
 from xcit_mm.large.files.rasters import Raster
 from xcit_mm.large.files.symmetries import Symmetry
 from xcit_mm.large.labels.label_windows import open_labels
+from xcit_mm.predict.write.geotiff import write_tiff
 
 WINDOW = Window(slice(3, 28), slice(12, 41))
 IMAGE = Array(np.zeros((45, 64, 3), np.uint8), 'a.tif')

@@ -17,7 +17,7 @@ from shapely.geometry import mapping
 
 from xcit_mm.base.errors import ArgumentError, UserError
 from xcit_mm.base.geometry import Window, tiles, whole
-from xcit_mm.large.files.open_scene import Scene, SceneOptions, open_scene
+from xcit_mm.predict.large.open_scene import Scene, SceneOptions, open_scene
 
 SIZE = 120, 200
 CRS = 'EPSG:32633'

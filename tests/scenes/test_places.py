@@ -21,9 +21,9 @@ from xcit_mm.data.transforms.decode import LABELS_ELSEWHERE, BadImageError, Load
 from xcit_mm.data.transforms.height_labels import LoadHeights
 from xcit_mm.large.files.image_source import ImageSource
 from xcit_mm.large.files.open_image import open_image
-from xcit_mm.large.files.open_scene import SceneOptions, open_scene
 from xcit_mm.large.labels.label_windows import open_labels
 from xcit_mm.large.labels.masks import mask_of, open_mask
+from xcit_mm.predict.large.open_scene import SceneOptions, open_scene
 
 SIZE = 64, 96
 CRS, OTHER = 'EPSG:32632', 'EPSG:32633'

@@ -11,10 +11,10 @@ from rasterio import Affine
 from rasterio.crs import CRS
 
 from xcit_mm.large.files.crs_names import crs_name
-from xcit_mm.large.files.geojson import write_geojson
-from xcit_mm.large.files.geopackage import write_geopackage
-from xcit_mm.large.files.geotiff import write_tiff
-from xcit_mm.large.files.vector_layers import Layer, LayerPart
+from xcit_mm.predict.write.geojson import write_geojson
+from xcit_mm.predict.write.geopackage import write_geopackage
+from xcit_mm.predict.write.geotiff import write_tiff
+from xcit_mm.predict.write.vector_layers import Layer, LayerPart
 
 PLACE = Affine(0.5, 0, 10, 0, -0.5, 20)
 GERMAN = '+proj=tmerc +lat_0=0 +lon_0=9 +k=1 +x_0=3500000 +y_0=0 +ellps=bessel +units=m'

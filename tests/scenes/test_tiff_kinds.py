@@ -24,8 +24,8 @@ from xcit_mm.data.transforms.label_images import LoadLabels
 from xcit_mm.data.transforms.multiband import LoadMultiband
 from xcit_mm.large.files.image_views import RGBImage
 from xcit_mm.large.files.open_image import image_size, open_image
-from xcit_mm.large.files.open_scene import SceneOptions, open_scene
 from xcit_mm.large.labels.polygon_masks import polygons_of
+from xcit_mm.predict.large.open_scene import SceneOptions, open_scene
 from xcit_mm.predict.sources import to_rgb
 
 HEIGHT, WIDTH = 16, 32

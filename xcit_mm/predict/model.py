@@ -28,15 +28,15 @@ from ..config.load import load_config
 from ..config.rules import require_parts
 from ..config.tree import class_name, pipeline_of_test_set
 from ..data.transforms.multiband import LoadMultiband
-from ..large.large_predictions import LargePrediction
 from ..large.maps.segment import predicts_heights
-from ..large.predict_large import LargeOptions, predict_large
 from ..network.weights.hub import is_folder
 from ..network.weights.names import require_same_tensors
 from ..network.weights.pretrained import require_file
 from ..network.weights.read import read_checkpoint
 from .chunked import free_backbone_maps, segment
 from .fusion import FusedCopy
+from .large.large_predictions import LargePrediction
+from .large.predict_large import LargeOptions, predict_large
 from .results import Detections, Heights, Segmentation
 from .results.class_names import check_names, classes_and_palette, names_classes
 from .results.drawing import Color

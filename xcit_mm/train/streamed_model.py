@@ -24,12 +24,12 @@ from ..large.files.image_source import TRAINED, ImageSource
 from ..large.losses.step import streamed_loss
 from ..large.maps.detect import require_detector
 from ..large.maps.segment import require_segmentor
-from ..large.streamed_results import bytes_of_pixel, demand_of, label_dtype, results_of
 from ..large.tokens.normalized import NormalizedImage, require_only_normalization
 from ..large.tokens.passes import Passes, Unread
 from ..large.tokens.streamable import require_streamable
 from ..large.tokens.workspace import Workspace, memory_limit, open_workspace
 from ..predict.fusion import in_dtype
+from ..predict.large.streamed_results import bytes_of_pixel, demand_of, label_dtype, results_of
 from .distributed import average_gradients
 
 REMEDY = 'set stream=None, and train on crops'

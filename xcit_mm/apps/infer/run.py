@@ -34,10 +34,10 @@ from ...config.config_errors import config_errors
 from ...config.load import load_config
 from ...data.tiff.places import NOWHERE, incomplete, place_of_file
 from ...large.files.open_image import image_size
-from ...large.large_predictions import LargePrediction
-from ...large.output_options import OutputOptions
-from ...large.predict_large import LargeOptions, check_options, described, predict_large
 from ...network.weights.cache import is_url
+from ...predict.large.large_predictions import LargePrediction
+from ...predict.large.output_options import OutputOptions
+from ...predict.large.predict_large import LargeOptions, check_options, described, predict_large
 from ...predict.model import Model, Prediction, load_model
 from ...predict.results import SCORE_THR, Detections
 from ...predict.sources import (

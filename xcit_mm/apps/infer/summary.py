@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ...base.errors import printable
-from ...large.large_predictions import LargeDetections, LargeHeights, LargePrediction
+from ...predict.large.large_predictions import LargeDetections, LargeHeights, LargePrediction
 
 MOST = 3  # classes that are named for a scene
 

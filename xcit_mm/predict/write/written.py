@@ -21,10 +21,10 @@ from ...base.files import (
     writing_to,
 )
 from ...base.locks import is_there, open_lock, try_lock, unlocking
-from ...large.large_predictions import LargeDetections, LargeHeights, LargePrediction
-from ...large.output_options import DEFAULT_OUTPUT, OutputOptions
 from ...network.weights.cache import is_url
 from ..errors.error_tables import COUNTS, write_counts
+from ..large.large_predictions import LargeDetections, LargeHeights, LargePrediction
+from ..large.output_options import DEFAULT_OUTPUT, OutputOptions
 from ..model import Model, Prediction
 from ..results import Detections, Heights, Segmentation
 from ..results.class_names import category_ids

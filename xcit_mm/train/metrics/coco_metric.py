@@ -20,10 +20,10 @@ from ...base.errors import ArgumentError, printable
 from ...base.geometry import Window
 from ...data.audit.annotations import read_annotations, require_encodable
 from ...data.datasets.coco import indexed
-from ...large.large_predictions import run_lengths_in
 from ...predict.errors.error_tables import ErrorTables
 from ...predict.errors.object_tables import object_tables
 from ...predict.errors.overlaps import Overlaps, overlaps
+from ...predict.large.large_predictions import run_lengths_in
 from ...predict.results import SCORE_THR
 from ...predict.results.results import run_lengths
 

@@ -7,8 +7,8 @@ import numpy as np
 from mmengine.structures import BaseDataElement, InstanceData
 
 from ...large.files.overview import overview
-from ...large.large_predictions import MAX_TEXTS, LargeDetections
 from ...large.tokens.workspace import Workspace
+from ...predict.large.large_predictions import MAX_TEXTS, LargeDetections
 from ...predict.results import Segmentation
 from ...predict.results.drawing import Color, draw_objects
 

@@ -12,24 +12,24 @@ import cv2
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from ..base.geometry import Window, tiles, whole
-from ..data.audit.annotations import MAX_PIXELS
-from ..predict.results import Detections, Heights, Segmentation
-from ..predict.results.heights import Limits, limits_of
-from ..predict.results.short_texts import size_text
-from ..predict.results.supervision_detections import compact_masks
-from .files.geojson import write_geojson
-from .files.geopackage import write_geopackage
-from .files.geotiff import AVERAGE, write_tiff
-from .files.image_source import TILE
-from .files.label_polygons import label_polygons, without_small_regions
-from .files.overview import overview
-from .files.pixel_sizes import PixelSize, are_areas_in_meters, area_at_center, pixel_areas
-from .files.vector_layers import POLYGON, Layer, object_layer
-from .files.write_zarr import write_zarr
-from .maps.no_label import no_label
+from ...base.geometry import Window, tiles, whole
+from ...data.audit.annotations import MAX_PIXELS
+from ...large.files.image_source import TILE
+from ...large.files.overview import overview
+from ...large.files.pixel_sizes import PixelSize, are_areas_in_meters, area_at_center, pixel_areas
+from ...large.maps.no_label import no_label
+from ...large.tokens.workspace import Workspace
+from ..results import Detections, Heights, Segmentation
+from ..results.heights import Limits, limits_of
+from ..results.short_texts import size_text
+from ..results.supervision_detections import compact_masks
+from ..write.geojson import write_geojson
+from ..write.geopackage import write_geopackage
+from ..write.geotiff import AVERAGE, write_tiff
+from ..write.label_polygons import label_polygons, without_small_regions
+from ..write.vector_layers import POLYGON, Layer, object_layer
+from ..write.write_zarr import write_zarr
 from .output_options import DEFAULT_OUTPUT, GEOJSON, GEOPACKAGE, OutputOptions
-from .tokens.workspace import Workspace
 
 SCALE_SIDE = 512  # pixels; the scale of the map counts as constant in windows of this side
 PICTURE_SIDE = 4096  # pixels of the longer side of a picture

@@ -10,7 +10,7 @@ import shapely
 
 from ...base.files import unfinished_folder
 from ...base.geometry import Window, tiles, whole
-from ..labels.outlines import built, outlines_of, taken_apart
+from ...large.labels.outlines import built, outlines_of, taken_apart
 from .joined_parts import joined
 from .vector_layers import TOGETHER, LayerPart
 

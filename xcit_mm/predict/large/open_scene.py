@@ -13,16 +13,16 @@ from ...base.errors import ArgumentError, UserError
 from ...base.geometry import Window, whole
 from ...base.processes import digest_of_file
 from ...data.tiff.places import incomplete
+from ...large.files.crops import CroppedImage, window_of
+from ...large.files.image_source import ImageSource
+from ...large.files.image_views import RGBImage
+from ...large.files.open_image import open_image
+from ...large.files.overview import overview
+from ...large.files.value_range import RangedImage
+from ...large.labels.masks import MaskedImage, mask_of, open_mask
+from ...large.labels.polygon_masks import polygons_of
+from ...large.labels.tissue import PICTURE_SIDE, tissue_of
 from ...network.weights.cache import is_url
-from ..labels.masks import MaskedImage, mask_of, open_mask
-from ..labels.polygon_masks import polygons_of
-from ..labels.tissue import PICTURE_SIDE, tissue_of
-from .crops import CroppedImage, window_of
-from .image_source import ImageSource
-from .image_views import RGBImage
-from .open_image import open_image
-from .overview import overview
-from .value_range import RangedImage
 
 # The ends of names of files next to NAME.tif, after NAME.tif and after NAME.
 SIDECARS, RPC_FILES = ('.msk', '.ovr'), ('.RPB', '_RPC.TXT', '_rpc.txt')

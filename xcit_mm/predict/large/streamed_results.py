@@ -8,16 +8,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..base.geometry import Window, overlap, tiles, whole
-from ..base.progress import Progress, silent
-from .files.image_source import TILE
-from .maps.detect import detect
-from .maps.objects import Objects
-from .maps.segment import label, without_data
-from .tokens.passes import Passes
-from .tokens.shards import Shards
-from .tokens.token_files import TokenFile
-from .tokens.workspace import Demand, Workspace
+from ...base.geometry import Window, overlap, tiles, whole
+from ...base.progress import Progress, silent
+from ...large.files.image_source import TILE
+from ...large.maps.detect import detect
+from ...large.maps.objects import Objects
+from ...large.maps.segment import label, without_data
+from ...large.tokens.passes import Passes
+from ...large.tokens.shards import Shards
+from ...large.tokens.token_files import TokenFile
+from ...large.tokens.workspace import Demand, Workspace
 
 
 def label_dtype(num_classes: int) -> torch.dtype:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from shapely import STRtree, box
 
-from ..base.geometry import Span, Window, length, overlap
-from .maps.objects import Objects
+from ...base.geometry import Span, Window, length, overlap
+from ...large.maps.objects import Objects
 
 MIN_AGREEMENT = 0.5  # IoU of two parts of an object, in shared pixels or along the seam
 REACH = 3  # pixels between a part and the border that cuts it: boxes are not exact

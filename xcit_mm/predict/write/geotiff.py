@@ -11,7 +11,7 @@ import numpy as np
 from ...base.errors import UserError, reason
 from ...base.files import write_beside, write_whole
 from ...base.geometry import Window, tiles, whole
-from .rasters import CACHE
+from ...large.files.rasters import CACHE
 
 BLOCK = 512  # pixels of the side of a block
 WRITTEN_BYTES = 2**25  # of what is written at a time

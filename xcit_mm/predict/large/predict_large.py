@@ -14,21 +14,28 @@ from mmengine.dataset import Compose
 from mmengine.dist import get_world_size
 from torch import nn
 
-from ..base.device import release_memory
-from ..base.environment import versions
-from ..base.errors import ArgumentError, ChangedError, UserError
-from ..base.geometry import Window, whole
-from ..base.processes import cpu_group, digest_of_module, require_same, together
-from ..base.progress import Progress, silent
-from ..base.sizes import bytes_of
-from ..data.transforms.multiband import LoadMultiband
-from ..predict.fusion import in_dtype
-from ..predict.results import Detections, Heights, Segmentation
-from .files.crops import CroppedImage
-from .files.image_source import ImageSource
-from .files.open_scene import Image, Scene, SceneOptions, open_scene
-from .files.overview import overview
-from .files.validity import no_data, valid_area
+from ...base.device import release_memory
+from ...base.environment import versions
+from ...base.errors import ArgumentError, ChangedError, UserError
+from ...base.geometry import Window, whole
+from ...base.processes import cpu_group, digest_of_module, require_same, together
+from ...base.progress import Progress, silent
+from ...base.sizes import bytes_of
+from ...data.transforms.multiband import LoadMultiband
+from ...large.files.crops import CroppedImage
+from ...large.files.image_source import ImageSource
+from ...large.files.overview import overview
+from ...large.files.validity import no_data, valid_area
+from ...large.maps.detect import require_detector
+from ...large.maps.objects import Objects
+from ...large.maps.segment import require_segmentor
+from ...large.tokens.normalized import NormalizedImage
+from ...large.tokens.passes import Passes
+from ...large.tokens.shards import Shards
+from ...large.tokens.streamable import require_streamable
+from ...large.tokens.workspace import GIB, Demand, Workspace, open_workspace
+from ..fusion import in_dtype
+from ..results import Detections, Heights, Segmentation
 from .large_predictions import (
     PICTURE_SIDE,
     LargeDetections,
@@ -36,16 +43,9 @@ from .large_predictions import (
     LargePrediction,
     LargeSegmentation,
 )
-from .maps.detect import require_detector
-from .maps.objects import Objects
-from .maps.segment import require_segmentor
+from .open_scene import Image, Scene, SceneOptions, open_scene
 from .slices import detect_slices, label_slices, slices_of
 from .streamed_results import bytes_of_pixel, demand_of, in_frame, label_dtype, results_of
-from .tokens.normalized import NormalizedImage
-from .tokens.passes import Passes
-from .tokens.shards import Shards
-from .tokens.streamable import require_streamable
-from .tokens.workspace import GIB, Demand, Workspace, open_workspace
 
 MIN_SLICE = 32  # pixels
 MAX_BATCH, BATCH_PIXELS = 8, 2**19  # of slices; more take more memory, and little less time

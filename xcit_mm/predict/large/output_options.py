@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from ..base.environment import require
-from ..base.errors import ArgumentError
+from ...base.environment import require
+from ...base.errors import ArgumentError
 
 GEOJSON, GEOPACKAGE = 'geojson', 'gpkg'
 

@@ -14,17 +14,17 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ..base.errors import UserError
-from ..base.geometry import Window, shifted
-from ..base.progress import Progress
-from ..base.threads import ahead
-from ..predict.results import Detections, Heights, Segmentation
+from ...base.errors import UserError
+from ...base.geometry import Window, shifted
+from ...base.progress import Progress
+from ...base.threads import ahead
+from ...large.maps.objects import Objects
+from ...large.maps.segment import without_data
+from ...large.tokens.normalized import NormalizedImage
+from ...large.tokens.token_files import TokenFile
+from ...large.tokens.workspace import Workspace
+from ..results import Detections, Heights, Segmentation
 from .joined_objects import join
-from .maps.objects import Objects
-from .maps.segment import without_data
-from .tokens.normalized import NormalizedImage
-from .tokens.token_files import TokenFile
-from .tokens.workspace import Workspace
 
 # Of two objects of a class in two slices, the one with the lower score is dropped if they share
 # more than this part of the smaller one, as in SAHI. A slice has only a part of a cut object.

@@ -3,7 +3,7 @@
 import numpy as np
 import shapely
 
-from ..labels.outlines import built, taken_apart
+from ...large.labels.outlines import built, taken_apart
 
 
 def joined(parts: list[shapely.Polygon], block: int) -> shapely.Polygon:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import shapely
 
-from ...predict.results import Detections
-from .pixel_sizes import pixel_areas
+from ...large.files.pixel_sizes import pixel_areas
+from ..results import Detections
 
 TOGETHER = 4096  # features that are held at a time
 POLYGON, MULTIPOLYGON = 'Polygon', 'MultiPolygon'

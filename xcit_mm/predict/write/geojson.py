@@ -7,7 +7,7 @@ from typing import Any
 import shapely
 
 from ...base.files import write_whole
-from .crs_names import epsg_code
+from ...large.files.crs_names import epsg_code
 from .vector_layers import Layer, LayerPart
 
 # A QuPath object that can be edited; detections could not be.
