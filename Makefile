@@ -8,14 +8,14 @@ CONSTRAINTS := -c constraints.txt
 PYTEST = OMP_NUM_THREADS=1 $(<D)/bin/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 # What depends on the family of packages, configs, weights, and train, test and resume of each task,
 # and on the releases of OpenCV, NumPy and Pillow, the data.
-BOTH_FAMILIES := tests/config tests/datasets tests/engine/test_configs.py tests/engine/test_resume.py \
-	tests/engine/test_height_runs.py tests/engine/test_window_training.py \
-	tests/engine/test_pretraining_runs.py tests/engine/test_classifier_runs.py \
-	tests/engine/test_streamed_training.py tests/fusion tests/large_images/test_detection.py \
-	tests/large_images/test_segmentation.py tests/large_images/test_streamed_losses.py \
-	tests/large_images/test_streamed_detector_losses.py \
-	tests/mmcv_ops tests/weights tests/heads tests/graphs tests/engine/test_parameter_groups.py \
-	tests/project/test_environment.py tests/project/test_tools.py tests/zoo
+BOTH_FAMILIES := tests/config tests/data tests/train/test_configs.py tests/train/test_resume.py \
+	tests/train/test_height_runs.py tests/train/test_window_training.py \
+	tests/train/test_pretraining_runs.py tests/train/test_classifier_runs.py \
+	tests/train/test_streamed_training.py tests/train/test_parameter_groups.py \
+	tests/predict/fusion tests/large/test_detection.py tests/large/test_segmentation.py \
+	tests/large/test_streamed_losses.py tests/large/test_streamed_detector_losses.py \
+	tests/mmcv_ops tests/network/weights tests/network/heads tests/network/graphs \
+	tests/project/test_environment.py tests/project/test_tools.py
 DETECTOR := configs/mask_rcnn_xcit_n12_16_shapes.py
 
 .PHONY: help train test test-all test-openmmlab data docs lint format clean

@@ -114,7 +114,7 @@ setup(
     package_data={
         'xcit_mm': [
             'py.typed',
-            'run_report/page.html',
+            'train/report/page.html',
             *(f'.mim/{pattern}' for pattern in MIM),
         ]
     },

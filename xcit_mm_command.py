@@ -20,7 +20,7 @@ from typing import NoReturn
 
 SHELLS = ('bash', 'zsh', 'fish', 'powershell')
 WRONG_INPUT = 2  # the exit code, as argparse has it
-SHIPPED = runpy.run_path(str(Path(find_spec('xcit_mm').origin).with_name('shipped.py')))
+SHIPPED = runpy.run_path(str(Path(find_spec('xcit_mm').origin).with_name('base') / 'shipped.py'))
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
     if name in ('--help', '-h'):
         _print(_help())
     elif name == '--version':
-        print(runpy.run_path(str(SHIPPED['PACKAGE'] / 'version.py'))['__version__'])
+        print(runpy.run_path(str(SHIPPED['PACKAGE'] / 'base/version.py'))['__version__'])
     elif name == '--completion':
         _print_completion(*arguments)
     elif name == 'configs':

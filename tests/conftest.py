@@ -32,8 +32,8 @@ from xcit_mm.predict import load_model
 # The files that take longest come first, so that processes which share the tests end together.
 LONGEST = (
     'project/test_docs.py',
-    'large_images/test_several_processes.py',
-    'engine/test_interruptions.py',
+    'large/test_several_processes.py',
+    'train/test_interruptions.py',
     'export/test_export.py',
     'export/test_graphs.py',
     'project/test_systems.py',

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clon
 from tools import cli
 
 # The file alone, because importing the package takes seconds.
-CHOICES = runpy.run_path(str(Path(find_spec('xcit_mm').origin).parent / 'export/choices.py'))
+CHOICES = runpy.run_path(str(Path(find_spec('xcit_mm').origin).parent / 'apps/export/choices.py'))
 
 
 def main() -> None:

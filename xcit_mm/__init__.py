@@ -25,19 +25,16 @@ environment.require('torch')
 environment.require('cv2')  # mmengine imports it, and it is what a slim machine cannot load
 environment.require('mmengine')
 
-from . import mmcv_ops  # noqa: E402  they need the packages that are checked above
-from .base import old_mmengine  # noqa: E402  they need the packages that are checked above
+from . import mmcv_ops  # noqa: E402  needs the packages that are checked above
+from .base import old_mmengine  # noqa: E402
 
 old_mmengine.mend()
 mmcv_ops.install()
 
-from . import data as datasets  # noqa: E402, F401  registers image loaders and preprocessors
+from . import data  # noqa: E402, F401  registers image loaders
 from .base.errors import UserError  # noqa: E402
 from .base.version import __version__  # noqa: E402
-from .network import (
-    XCiT,  # noqa: E402
-    models,  # noqa: E402, F401  registers image loaders and preprocessors
-)
+from .network import XCiT, models  # noqa: E402, F401  registers preprocessors
 
 environment.BUILT_ON.update(
     mmdet=(

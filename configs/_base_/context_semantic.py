@@ -1,4 +1,4 @@
-"""Drawings in which a key decides the class of all shapes (see xcit_mm/data/drawings/context.py)."""
+"""Drawings in which a key decides the class of all shapes (xcit_mm/data/drawings/context.py)."""
 
 _base_ = ['shapes_semantic.py']
 

@@ -1,4 +1,4 @@
-"""Drawings of cones, domes and boxes on hills, with heights (see xcit_mm/data/drawings/terrain.py)."""
+"""Drawings of cones, domes and boxes on hills (see xcit_mm/data/drawings/terrain.py)."""
 
 data_root = 'data/heights/'
 data_help = dict(root=data_root, text='tools/make_shapes.py {root} --heights draws it in seconds')

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parents[2]
 
-DATA = ROOT / 'tests' / 'data'
+DATA = ROOT / 'tests' / 'expected'
 
 # Seconds for what takes a few: a machine whose disk is busy may take minutes to import PyTorch.
 PATIENCE = 900

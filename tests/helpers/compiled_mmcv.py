@@ -1,7 +1,8 @@
 """Cases of mmcv's operators, and what compiled mmcv computes for them.
 
-``python tests/helpers/compiled_mmcv.py tests/data/compiled_mmcv.npz`` wrote the arrays of the test,
-with the operators of onedl-mmcv 2.3.6 compiled for the CPU (``-std=c++20``, for PyTorch 2.15).
+``python tests/helpers/compiled_mmcv.py tests/expected/compiled_mmcv.npz`` wrote the arrays of the
+test, with the operators of onedl-mmcv 2.3.6 compiled for the CPU (``-std=c++20``, for PyTorch
+2.15).
 """
 
 import sys

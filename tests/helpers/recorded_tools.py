@@ -2,7 +2,7 @@
 
     python tests/helpers/recorded_tools.py
 
-It writes tests/data/annotation_tools.json with datumaro 1.13.12 for CVAT, labelme 6.3.1,
+It writes tests/expected/annotation_tools.json with datumaro 1.13.12 for CVAT, labelme 6.3.1,
 label-studio-sdk 2.1.2 and supervision 0.31.2, which the tests do not need. ``ours`` are the files
 that we write for the images of annotated.py, ``read`` what these packages read from them, and
 ``theirs`` what they write.

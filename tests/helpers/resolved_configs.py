@@ -1,7 +1,7 @@
 """The configs of configs/ with all that they inherit, as a text that shows what a change does.
 
-``python tests/helpers/resolved_configs.py`` writes tests/data/configs.txt. A section lists what is
-usual for all configs, for all of a task, or where a config differs from its task.
+``python tests/helpers/resolved_configs.py`` writes tests/expected/configs.txt. A section lists what
+is usual for all configs, for all of a task, or where a config differs from its task.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from xcit_mm.config.load import READ, load_config
 from xcit_mm.config.tree import dicts
 
 ROOT = Path(__file__).resolve().parents[2]
-FILE = ROOT / 'tests/data/configs.txt'
+FILE = ROOT / 'tests/expected/configs.txt'
 RENEW = 'python tests/helpers/resolved_configs.py'
 # What follows from other values.
 DERIVED = {'pretrained', 'work_dir'}

@@ -1,7 +1,7 @@
 """The figures of tidecv, the package of the authors of TIDE, for the scenes of crowded_scenes.py.
 
 ``pip install tidecv==1.0.1``, then ``python tests/helpers/tide_values.py`` in tests/helpers writes
-tests/data/tide.json. The package is not a part of CI: it has had no release since 2020.
+tests/expected/tide.json. The package is not a part of CI: it has had no release since 2020.
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 from crowded_scenes import HEIGHT, WIDTH, crowded_scenes, with_different_scores
 from pycocotools import mask as coco_mask
 
-FILE = Path(__file__).resolve().parents[1] / 'data/tide.json'
+FILE = Path(__file__).resolve().parents[1] / 'expected/tide.json'
 SEEDS = range(3)
 NAMES = dict(
     Cls='wrong class',

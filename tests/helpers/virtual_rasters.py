@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-WRITTEN = Path(__file__).parents[1] / 'data/virtual_rasters'
+WRITTEN = Path(__file__).parents[1] / 'expected/virtual_rasters'
 
 
 def virtual_raster(path: Path, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Imports go down from floor to floor, and no two files have the same name."""
+"""The rooms of the package: imports go down, apps can be deleted, and no file name occurs twice."""
 
 import ast
 import re
@@ -8,34 +8,12 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-APPS = ['annotation_tools', 'attention', 'benchmark', 'classification', 'demo', 'flops', 'infer']
-APPS += ['probe', 'push', 'retrieval', 'zoo']
-# From the ground up; what stands in one line may import nothing else in it.
-FLOORS = [
-    'errors shipped version',
-    'console cores environment files finder fonts launchers locks old_mmengine progress '
-    'sizes threads waits',
-    'device file_headers http processes run_files',
-    'mmcv_ops network',
-    'models',
-    'weights graphs heads',
-    'distillation',
-    'config',
-    'datasets',
-    'analysis',
-    'predictions fusion run_report',
-    'scenes',
-    'large_images',
-    'engine',
-    'inference',
-    'export',
-    ' '.join(APPS),
-    '__init__',
-    'tools',
-]
+# From the ground up: a room imports only those before it. ``xcit_mm/__init__.py`` imports them all.
+ROOMS = ['base', 'mmcv_ops', 'network', 'config', 'data', 'large', 'predict', 'train', 'apps']
+ROOMS += ['xcit_mm', 'tools']
+LAYERS = ['files', 'labels', 'tokens', 'maps', 'losses', 'data']  # of large, likewise
 # mmengine's protocol of models wants it: BaseModule.init_weights loads the pretrained weights.
-UPWARDS = [('xcit_mm.network.xcit', 'xcit_mm.network.weights.pretrained')]
-FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor.split()}
+IN_A_CIRCLE = ('xcit_mm.network.xcit', 'xcit_mm.network.weights.pretrained')
 MODULES = {
     '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__'): path
     for folder in ('xcit_mm', 'tools')
@@ -65,21 +43,47 @@ def imports(module: str) -> Iterator[str]:
 
 
 def room(module: str) -> str:
-    package, name = [*module.split('.'), '__init__'][:2]
-    return name if package == 'xcit_mm' else package
+    package, name = [*module.split('.'), ''][:2]
+    return name if package == 'xcit_mm' and name in ROOMS else package
 
 
 IMPORTS = {module: {*imports(module)} for module in MODULES}
+ARROWS = {
+    (room(module), room(name)) for module in MODULES for name in IMPORTS[module]
+    if room(module) != room(name)
+}  # fmt: skip
 
 
-def test_imports_go_down():
+def test_every_file_is_in_a_room():
+    assert {room(module) for module in MODULES} == {*ROOMS}
+    assert len(ARROWS) <= 40
+
+
+def test_rooms_import_those_before_them():
+    assert [arrow for arrow in ARROWS if ROOMS.index(arrow[1]) > ROOMS.index(arrow[0])] == []
+
+
+def test_layers_of_large_import_those_before_them():
+    layer = {m: m.split('.')[2] for m in MODULES if m.count('.') > 2 and room(m) == 'large'}
     up = [
+        (module, name)
+        for module in layer
+        for name in IMPORTS[module] & layer.keys()
+        if LAYERS.index(layer[name]) > LAYERS.index(layer[module])
+    ]
+    assert up == []
+
+
+def test_nothing_but_its_tools_imports_an_app():
+    def app(module: str) -> str | None:
+        return module.split('.')[2] if module.count('.') > 1 and room(module) == 'apps' else None
+
+    assert [
         (module, name)
         for module in MODULES
         for name in IMPORTS[module]
-        if room(name) != room(module) and FLOOR[room(name)] >= FLOOR[room(module)]
-    ]
-    assert up == UPWARDS
+        if app(name) and room(module) != 'tools' and app(module) != app(name)
+    ] == []
 
 
 def test_tools_share_their_command_line_only():
@@ -89,7 +93,7 @@ def test_tools_share_their_command_line_only():
 
 def test_files_import_each_other_in_no_circle():
     # Importing a file of a folder runs the __init__.py of the folder, which is not counted.
-    graph = {m: {n for n in IMPORTS[m] if (m, n) not in UPWARDS} for m in MODULES}
+    graph = {m: {n for n in IMPORTS[m] if (m, n) != IN_A_CIRCLE} for m in MODULES}
     assert [*TopologicalSorter(graph).static_order()]
 
 
@@ -97,6 +101,6 @@ def test_file_names_occur_once():
     names = Counter(
         path.name
         for module, path in MODULES.items()
-        if room(module) not in (*APPS, 'tools') and not path.name.startswith('__')
+        if room(module) not in ('apps', 'tools') and not path.name.startswith('__')
     )
     assert [name for name, count in names.items() if count > 1] == []

@@ -1,1 +1,1 @@
-"""TODO."""
+"""What every other folder builds on: errors, files, processes, devices and progress."""

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from .errors import UserError
 
-# Suffixes of the images that `datasets/decode.py` reads.
+# Suffixes of the images that `data/transforms/decode.py` reads.
 IMAGE_SUFFIXES = (
     *('.apng', '.avif', '.bmp', '.dib', '.gif', '.j2k', '.jfif', '.jp2', '.jpe', '.jpeg', '.jpf'),
     *('.jpg', '.jpx', '.mpo', '.pbm', '.pgm', '.png', '.pnm', '.ppm', '.tga', '.tif', '.tiff'),

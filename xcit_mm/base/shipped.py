@@ -6,7 +6,7 @@ The command ``xcit`` runs this file without the package around it, whose import 
 import re
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[1]
 IN_CLONE = (PACKAGE.parent / 'tools' / 'cli.py').is_file()
 # .mim is where OpenMMLab's mim looks. In a clone it has links, which need rights on Windows.
 ROOT = PACKAGE.parent if IN_CLONE else PACKAGE / '.mim'

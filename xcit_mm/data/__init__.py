@@ -1,6 +1,7 @@
-"""Datasets: drawing, downloading, converting, reading and checking them."""
+"""Data: datasets, their import and their checks, and transforms."""
 
-from .transforms import (  # noqa: F401  registers the image loaders of our configs, and the resize of one
+# Registered with mmengine when they are imported.
+from .transforms import (  # noqa: F401
     draft_resize,
     height_labels,
     label_images,

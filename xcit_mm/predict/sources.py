@@ -141,7 +141,8 @@ def batches(frames: Iterable[Frame], batch_size: int) -> Iterator[list[Frame]]:
 def to_rgb(image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
     """Return the image of a path, a URL or PIL, or an array, as an array (H, W, 3) of uint8.
 
-    Arrays are gray, RGB or RGBA, of 8 or 16 bits; see :func:`~xcit_mm.data.transforms.decode.rgb_of`.
+    Arrays are gray, RGB or RGBA, of 8 or 16 bits; see
+    :func:`~xcit_mm.data.transforms.decode.rgb_of`.
     """
     if isinstance(image, (str, Path)):
         return read_image(str(image))

@@ -198,7 +198,7 @@ class SameSizeValLoop(ValLoop):
 
 @LOOPS.register_module()
 class FusedTestLoop(TestLoop):
-    """A ``TestLoop`` that predicts in a dtype with fused layers (see :mod:`xcit_mm.predict.fusion`).
+    """A ``TestLoop`` that predicts in a dtype with the layers of :mod:`xcit_mm.predict.fusion`.
 
     Its results do not depend on the batch size either.
 

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Checks and statistics of a whole dataset, before a run."""

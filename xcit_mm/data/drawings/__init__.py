@@ -1,1 +1,1 @@
-"""TODO."""
+"""The built-in shapes, which are drawn instead of downloaded."""

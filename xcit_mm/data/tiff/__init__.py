@@ -1,1 +1,1 @@
-"""TODO."""
+"""What TIFF files say about their bands and their place on the map."""

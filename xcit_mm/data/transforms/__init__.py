@@ -1,1 +1,1 @@
-"""TODO."""
+"""Transforms that read, resize, cut and change images and labels."""

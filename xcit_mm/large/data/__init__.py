@@ -1,1 +1,1 @@
-"""TODO."""
+"""Datasets and transforms of large images and of windows of them."""

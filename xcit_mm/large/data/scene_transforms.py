@@ -57,8 +57,8 @@ class OpenImage:
     ``scale_factor``, and ``bands``, the loader of bands or None.
 
     Args:
-        bands: Arguments of :class:`~xcit_mm.data.transforms.multiband.LoadMultiband` for images with
-            other bands than RGB, such as ``dict(channels=13, rgb=(3, 2, 1))``.
+        bands: Arguments of :class:`~xcit_mm.data.transforms.multiband.LoadMultiband` for images
+            with other bands than RGB, such as ``dict(channels=13, rgb=(3, 2, 1))``.
 
     Raises:
         BadImageError: If the image is missing or damaged, or has another size than annotated.

@@ -1,1 +1,1 @@
-"""Large images, labels and predictions in files, read and written by windows."""
+"""Images of any size in files, read by windows."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Labels of large images, read by windows."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Losses of whole images of any size, with exact gradients."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Feature maps whose windows are computed when heads read them."""

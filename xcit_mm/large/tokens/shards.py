@@ -29,10 +29,10 @@ class Shards:
 
     All data is exchanged in the memory of the CPU: the sums of a layer, which are C x C numbers,
     and the rows that a process borrows from its neighbors. All processes have to call each
-    method, except for :meth:`share`. Within :func:`~xcit_mm.base.processes.together`, an error of one
-    process is raised in all of them at the next exchange. ``height`` is the number of rows of the
-    image, in tokens; more processes than rows are an ArgumentError. ``group`` holds the processes
-    that share the image: all of them, which is the default, or this process alone.
+    method, except for :meth:`share`. Within :func:`~xcit_mm.base.processes.together`, an error of
+    one process is raised in all of them at the next exchange. ``height`` is the number of
+    rows of the image, in tokens; more processes than rows are an ArgumentError. ``group`` holds the
+    processes that share the image: all of them, which is the default, or this process alone.
     """
 
     def __init__(self, height: int, group: dist.ProcessGroup | None = None) -> None:

@@ -34,9 +34,9 @@ class BatchedRoIHead(StandardRoIHead):
 
     A training step waits for the GPU once, for the numbers of samples on each level. Losses equal
     those of ``StandardRoIHead`` for the same samples, which are drawn from other random numbers
-    (:mod:`xcit_mm.network.heads.random_samples`). In 16 bits, regions keep their corners in float32.
-    Predictions, streamed images, and trainings with parts that the recipes do not use are computed
-    by ``StandardRoIHead`` itself.
+    (:mod:`.random_samples`). In 16 bits, regions keep their corners in float32. Predictions,
+    streamed images, and trainings with parts that the recipes do not use are computed by
+    ``StandardRoIHead`` itself.
 
     It has the arguments, the parameters and their names of ``StandardRoIHead``.
     """

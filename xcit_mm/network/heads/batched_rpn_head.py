@@ -36,7 +36,7 @@ class BatchedRPNHead(RPNHead):
 
     A training step starts a fifth of the operators, and waits for the GPU only in the non-maximum
     suppression of each image. Losses equal those of ``RPNHead`` for the same samples, which are
-    drawn from other random numbers (:mod:`xcit_mm.network.heads.random_samples`). In 16 bits, anchors and
+    drawn from other random numbers (:mod:`.random_samples`). In 16 bits, anchors and
     proposals are computed in float32. Predictions, and trainings with assigners, samplers, coders
     or losses that the recipes do not use, are computed by ``RPNHead`` itself.
 

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Prediction of images that do not fit into memory."""

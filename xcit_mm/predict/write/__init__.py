@@ -1,1 +1,1 @@
-"""TODO."""
+"""Files of predictions: pictures, COCO JSON, GeoTIFF, GeoJSON, GeoPackage and Zarr."""

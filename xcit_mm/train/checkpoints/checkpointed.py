@@ -94,7 +94,7 @@ class CheckpointedRunner(Runner):
         strict: bool = False,
         revise_keys: list | None = None,
     ) -> dict[str, Any]:
-        """Load the weights of a detector or segmentor, in any layout of :mod:`xcit_mm.network.weights`.
+        """Load the weights of a detector or segmentor, in any layout that :mod:`~.weights` reads.
 
         - A run that resumes requires every tensor, and the state of the training.
         - A test, and a training run with ``strict``, require every tensor.

@@ -37,7 +37,7 @@ MAX_CHANGES = 8  # most changes that a sentence names
 
 
 def fingerprint(cfg: Config, splits: tuple[str, ...]) -> dict[str, str]:
-    """Return what all processes of a run must share, for :func:`xcit_mm.base.processes.require_same`.
+    """Return what all processes of a run must share, for :func:`~.processes.require_same`.
 
     These are the versions of the packages, the values of the config, and digests of the checkpoints
     and the annotation files. Paths may differ. Of a dataset without an annotation file, the names

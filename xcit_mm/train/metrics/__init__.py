@@ -1,1 +1,1 @@
-"""TODO."""
+"""Metrics of objects, labels, heights, panoptic segments and classes."""

@@ -16,8 +16,8 @@ class KNNMetric(BaseMetric):
     """The accuracy of the classes that each image gets from its neighbors among all others.
 
     ``top1`` is the percentage of the images of the validation set whose class has the most votes in
-    the weighted k-NN of DINO (:mod:`~xcit_mm.predict.results.neighbors`). It needs no training, and so
-    tells from a few labeled images whether a pretraining learns.
+    the weighted k-NN of DINO (:mod:`~xcit_mm.predict.results.neighbors`). It needs no training, and
+    so tells from a few labeled images whether a pretraining learns.
 
     Data samples have ``features`` (C,) and ``gt_label``.
 

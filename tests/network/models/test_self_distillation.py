@@ -1,11 +1,11 @@
 """The loss and the head of DINO against lightly's and the formula; crops and the teacher."""
 
 import copy
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers import DATA
 from torch.nn import functional as F
 
 from xcit_mm.base.errors import ArgumentError
@@ -17,7 +17,7 @@ from xcit_mm.network.models.self_distillation import (
 )
 
 # Computed with DINOLoss and DINOProjectionHead of lightly 1.6.0.
-LIGHTLY = np.load(Path(__file__).parents[1] / 'data/dino.npz')
+LIGHTLY = np.load(DATA / 'dino.npz')
 TINY = dict(
     type='ImageXCiT',
     arch=dict(embed_dim=32, depth=4, num_heads=4, eta=1.0),

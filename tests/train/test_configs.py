@@ -1,6 +1,6 @@
 """Every config is the published model, and runs on the installed stack.
 
-tests/data/configs.txt holds the values of all recipes.
+tests/expected/configs.txt holds the values of all recipes.
 """
 
 import re
