@@ -55,9 +55,9 @@ def test_a_model_is_described_as_its_config_is(name):
     assert cfg.train_cfg.get('max_iters') == model.metadata.data.get('Iterations')
 
 
-def test_the_page_of_weights_has_the_same_figures():
+def test_the_documentation_has_the_same_figures():
     cell = r'\[([0-9. /]+)\]\(\.\./configs/(\w+)\.py\) \(([0-9.]+) M\)'
-    cells = re.findall(cell, (ROOT / 'docs' / 'weights.md').read_text())
+    cells = re.findall(cell, (ROOT / 'docs/weights.md').read_text())
     assert sorted(name for _, name, _ in cells) == PUBLISHED
     for published, name, params in cells:
         assert results(BY_NAME[name]) == (params, numbers(published))
