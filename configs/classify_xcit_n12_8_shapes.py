@@ -1,4 +1,6 @@
-"""XCiT-N12/8 on ten drawn classes, from scratch: minutes on a CPU (docs/train_classifiers.md).
+"""XCiT-N12/8 on ten drawn classes, from scratch: minutes on a CPU.
+
+See docs/own_weights.md#classifiers.
 
 tools/make_shapes.py data/shape_classes --classes
 tools/train.py configs/classify_xcit_n12_8_shapes.py

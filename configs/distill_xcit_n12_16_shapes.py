@@ -1,6 +1,6 @@
 """XCiT-N12/16 with the features of an XCiT that was trained on other drawings: for a CPU.
 
-Minutes on two cores, after a teacher has been trained (see docs/distill.md):
+Minutes on two cores, after a teacher has been trained (see docs/own_weights.md#distillation):
 
     tools/make_shapes.py data/of_teacher --num-train 4000 --num-val 1 --seed 2
     tools/train.py configs/pretrain_xcit_n12_16_shapes.py --work-dir work_dirs/teacher \

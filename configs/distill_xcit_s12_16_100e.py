@@ -1,7 +1,7 @@
 """XCiT-S12/16 with the features of DINOv2 ViT-S/14, on ImageNet's images without labels.
 
 Teacher and student get images of 224 pixels, a multiple of 14 and of 16. The first command
-downloads the teacher, the second one has its file (see docs/distill.md):
+downloads the teacher, the second one has its file (see docs/own_weights.md#distillation):
 
     tools/dist_train.sh configs/distill_xcit_s12_16_100e.py 8
     tools/dist_train.sh configs/distill_xcit_s12_16_100e.py 8 --cfg-options \

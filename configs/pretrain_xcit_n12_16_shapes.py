@@ -1,6 +1,6 @@
 """DINO with XCiT-N12/16 on built-in drawings without labels: for a CPU, from scratch.
 
-It takes about twenty minutes of one busy core (see docs/pretrain.md):
+It takes about twenty minutes of one busy core (see docs/own_weights.md#pretraining-without-labels):
 
     tools/make_shapes.py data/unlabeled --num-train 4000 --num-val 1 --seed 1
     tools/train.py configs/pretrain_xcit_n12_16_shapes.py

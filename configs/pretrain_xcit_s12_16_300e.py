@@ -1,6 +1,6 @@
 """DINO with XCiT-S12/16 on ImageNet without its labels, 300 epochs, as in table 3 of the paper.
 
-Published on ImageNet: k-NN 76.0 %, linear probe 77.8 % (see docs/probe.md):
+Published on ImageNet: k-NN 76.0 %, linear probe 77.8 % (see docs/own_weights.md#probe-features):
 
     tools/dist_train.sh configs/pretrain_xcit_s12_16_300e.py 8
 """

@@ -1,4 +1,7 @@
-"""An XCiT that learns a teacher's features from RGB images without labels (see docs/distill.md)."""
+"""An XCiT that learns a teacher's features from RGB images without labels.
+
+See docs/own_weights.md#distillation.
+"""
 
 model = dict(
     type='FeatureDistillation',

@@ -189,7 +189,7 @@ def test_the_list_and_the_page_name_all_operators(capsys, monkeypatch):
     monkeypatch.setattr('sys.argv', ['mmcv_ops'])
     list_operators()
     listed = capsys.readouterr().out
-    page = Path('docs/mmcv_operators.md').read_text()
+    page = Path('docs/operators.md').read_text()
     for name, computed_by, compared_with in FAMILIES:
         assert name.split()[0] in listed
         assert f'| {name} | {computed_by} | {compared_with} |' in page

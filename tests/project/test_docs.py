@@ -62,11 +62,11 @@ ONLY_PARSED = {
     'tools/classify.py xcit_small_12_p8_384_dist.pth data/imagenet/val --sample': 'as without',
     'tools/classify.py xcit_small_12_p8_384_dist.pth --images': 'test_classify.py runs it',
     'tools/probe.py': 'it needs two folders of labeled images; test_probe.py runs it',
-    'tools/benchmark.py': 'it compares eight models; test_benchmark.py runs it',
-    'tools/zoo.py': 'it builds models of many configs; test_zoo.py runs it',
+    'benchmarks/run.py': 'it compares eight models; test_benchmark.py runs it',
 }
 # Scripts that start a tool on many GPUs: what they start is parsed (test_distributed.py runs them).
-COMMAND = re.compile(r'^(\$ |tools/)', re.MULTILINE)
+COMMAND = re.compile(r'^(\$ |tools/|python benchmarks/)', re.MULTILINE)
+SCRIPTS = 'tools/', 'benchmarks/'
 LAUNCHERS = re.compile(r'tools/\w+\.sh')
 # What is added to commands that begin so, for them to take seconds.
 SHORTER = {
@@ -92,7 +92,7 @@ SHORTER = {
 # Pages whose commands take more than ten seconds together; make test parses them only.
 SLOW = {
     f'docs/{name}.md'
-    for name in ('embed', 'errors_of_a_model', 'export', 'heights', 'large_images')
+    for name in ('own_weights', 'errors_of_a_model', 'export', 'heights', 'large_images')
 }
 # Parts of commands, and what they become.
 SMALLER = {
@@ -123,7 +123,12 @@ def commands(text: str) -> list[str]:
 
 
 def _as_tool(command: str) -> str:
-    """Return the tool that a command of ``xcit`` runs; test_command.py tests the command itself."""
+    """Return the script that a command of ``xcit`` or ``python`` runs.
+
+    test_command.py tests the command ``xcit`` itself.
+    """
+    if command.startswith('python benchmarks/'):
+        return command.removeprefix('python ')
     name, _, arguments = command.removeprefix('xcit ').partition(' ')
     is_tool = command.startswith('xcit ') and name in shipped.tools()
     return f'tools/{name.replace("-", "_")}.py {arguments}' if is_tool else command
@@ -148,7 +153,7 @@ class Terminal:
             return
         if LAUNCHERS.search(command):
             self.run(self._launched(command), only_parse=True)
-        elif not command.startswith('tools/') or set('|<>&;') & set(command):
+        elif not command.startswith(SCRIPTS) or set('|<>&;') & set(command):
             self._bash(command)
         elif beginning(ONLY_PARSED, command) or beginning(DONE, command):
             argv = self._words(command)
@@ -266,7 +271,7 @@ def test_the_commands_of_a_slow_page_are_parsed(page, terminal):
         elif language == 'python':
             compile(text, page, 'exec')
         for command in commands(text) if language == 'bash' else ():
-            if command.startswith('tools/') and not beginning(NOT_RUN, command):
+            if command.startswith(SCRIPTS) and not beginning(NOT_RUN, command):
                 terminal.run(terminal._words(command), only_parse=True)
 
 
@@ -310,7 +315,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def test_the_table_for_those_who_come_from_the_release_has_its_weights():
-    page = (ROOT / 'docs' / 'from_the_authors_release.md').read_text()
+    page = (ROOT / 'docs' / 'weights.md').read_text()
     rows = re.findall(r'\(\.\./(configs/\w+\.py)\) \| \[.*\]\((\S+)\)', page)
     texts = {f'configs/{path.name}': path.read_text() for path in ROOT.glob('configs/*.py')}
     assert dict(rows).keys() == {config for config, text in texts.items() if 'Weights: ' in text}

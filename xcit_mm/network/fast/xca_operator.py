@@ -20,13 +20,14 @@ from .tracing import computed_dtype, is_exported, is_intercepted, is_transformed
 
 FORMS = ('direct', 'gram')
 # (slope, offset): the Gram form is faster from N = slope * C + offset tokens on, as measured on a
-# CPU (docs/performance.md). Elsewhere this is an estimate from the number of multiplications.
+# CPU (docs/performance.md#the-attention-alone). Elsewhere this is an estimate from the number of
+# multiplications.
 CPU_CROSSOVER = {torch.bfloat16: (3.0, 150), torch.float16: (0.0, 0)}
 CPU_CROSSOVER_WIDE = (1.4, 150)  # float32 and float64
 CROSSOVER_ELSEWHERE = (2.0, 0)
 # The Gram form squares tokens: rounding errors of large directions can hide a small query or key.
 # If relative errors are amplified 1e4 times, the error in float32 is three times as large as the
-# error of the direct form (docs/performance.md).
+# error of the direct form (docs/performance.md#the-attention-alone).
 MAX_AMPLIFICATION = 1e4
 # The same for tokens that are multiplied in bfloat16, whose errors are larger from 5e3 on.
 MAX_AMPLIFICATION_IN_PARTS = 2e3

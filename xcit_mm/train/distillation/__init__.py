@@ -1,1 +1,1 @@
-"""Distillation of another network's features into an XCiT. See docs/distill.md."""
+"""Distillation of another network's features into an XCiT. See docs/own_weights.md#distillation."""

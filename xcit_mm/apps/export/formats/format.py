@@ -50,7 +50,7 @@ class Runtime:
         except Exception as error:  # each runtime has its own
             raise UserError(
                 f'the exported file does not take this image, {tuple(image.shape)} {image.dtype} '
-                f'({reason(error)}): docs/export.md says which images it takes'
+                f'({reason(error)}): docs/export.md#models says which images it takes'
             ) from error
         if len(values) != len(self.outputs):
             raise UserError(
