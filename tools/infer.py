@@ -5,7 +5,9 @@ import argparse
 import os
 import re
 import sys
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
@@ -13,11 +15,6 @@ from tools import cli
 
 PART_FAILED = 1  # the exit code
 SCORE_THR = 0.3
-LARGE = (
-    *('memory', 'store', 'with_scores', 'probabilities', 'statistics_window', 'sliced', 'overlap'),
-    *('nodata', 'level', 'resolution', 'region', 'mask', 'tissue', 'value_range', 'positions'),
-)
-WRITTEN = 'vectors', 'polygons', 'smallest_area', 'simplify', 'cog'
 
 
 def _region(text: str) -> str:
@@ -36,6 +33,12 @@ def _range(text: str) -> tuple[float, ...]:
     except ValueError:
         raise argparse.ArgumentTypeError(f'{text} is not LOW,HIGH, such as 0,10000') from None
     return low, high
+
+
+def _options(kind: type, args: argparse.Namespace) -> Any:
+    """Return the options of a dataclass: what was typed, and its defaults."""
+    values = {field.name: getattr(args, field.name) for field in fields(kind)}
+    return kind(**{name: value for name, value in values.items() if value is not None})
 
 
 def main() -> None:
@@ -67,6 +70,7 @@ def main() -> None:
     parser.add_argument(
         '--score-thr',
         type=float,
+        default=SCORE_THR,
         metavar='SCORE',
         help=f'draw and write objects with at least this score; default: {SCORE_THR}',
     )
@@ -214,30 +218,31 @@ def main() -> None:
     checkpoint = args.config if cli.has_weights(args.config) else args.inputs.pop(0)
     if not args.inputs:
         parser.error(f'{args.config}: name a checkpoint and inputs')
-    large, written = (
-        {name: value for name in names if (value := getattr(args, name)) is not None}
-        for names in (LARGE, WRITTEN)
-    )
-
+    is_tiled = args.stream or args.sliced is not None
+    only_tiled = [action for group in (large, part) for action in group._group_actions]
+    ignored = [a for a in only_tiled if not is_tiled and getattr(args, a.dest) not in (None, False)]
+    names = [a.option_strings[0] for a in ignored]
+    if args.full_size:  # images that do not fit into memory are predicted tile by tile
+        names = [name for name in names if name not in ('--memory', '--store')]
+    if names:
+        parser.error(f'{" and ".join(names)}: only for large images; add --stream or --sliced')
     with cli.imports():
-        from xcit_mm.apps.infer.run import infer
+        from xcit_mm.apps.infer.run import LargeOptions, OutputOptions, infer
     done, problems = infer(
         args.config,
         checkpoint,
         args.inputs,
         args.out,
-        batch_size=args.batch_size,
-        score_thr=args.score_thr,
+        stream=is_tiled,
+        large=_options(LargeOptions, args),
+        written=_options(OutputOptions, args),
+        mosaic=args.mosaic,
         full_size=args.full_size,
         device=args.device,
         dtype=args.dtype,
         compiled=args.compiled,
         trust_checkpoint=args.trust_checkpoint,
         options=args.cfg_options,
-        stream=args.stream or args.sliced is not None,
-        large=large,
-        written=written,
-        mosaic=args.mosaic,
     )
     if not done:
         sys.exit(cli.WRONG_INPUT)

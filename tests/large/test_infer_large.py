@@ -22,8 +22,11 @@ from pycocotools.coco import COCO
 from rasterio.transform import from_origin
 
 from xcit_mm.apps.infer import run as infer
+from xcit_mm.apps.infer import tiled
 from xcit_mm.base.errors import ArgumentError, UserError
 from xcit_mm.predict.large.large_predictions import LargeSegmentation
+from xcit_mm.predict.large.output_options import OutputOptions
+from xcit_mm.predict.large.predict_large import LargeOptions
 from xcit_mm.predict.write.geotiff import write_tiff
 
 PLACE = dict(crs='EPSG:32633', transform=from_origin(500000, 5400000, 0.5, 0.5))
@@ -92,7 +95,7 @@ def test_a_detector_writes_objects_in_coordinates(
 def test_options_of_the_outputs(weights, scene, segmentor, tmp_path):
     command = SEGMENTOR, weights[SEGMENTOR], [str(scene)], tmp_path
     options = dict(polygons=True, vectors='gpkg', smallest_area=5.0, simplify=1.0, cog=True)
-    assert infer.infer(*command, stream=True, written=options) == (1, [])
+    assert infer.infer(*command, stream=True, written=OutputOptions(**options)) == (1, [])
     (described,) = json.loads((tmp_path / 'classes.json').read_text())['images']
     assert described['polygons'] == 'polygons/scene.gpkg'
     with rasterio.open(tmp_path / described['labels']) as file:
@@ -104,11 +107,7 @@ def test_options_of_the_outputs(weights, scene, segmentor, tmp_path):
 def test_outputs_that_the_model_or_the_run_does_not_have(weights, scene, tmp_path):
     command = DETECTOR, weights[DETECTOR], [str(scene)], tmp_path / 'out'
     with pytest.raises(ArgumentError, match=r'^--polygons is for segmentors: leave it out$'):
-        infer.infer(*command, stream=True, written=dict(polygons=True))
-    with pytest.raises(
-        ArgumentError, match=r'^--cog: only for large images; add --stream or --sliced$'
-    ):
-        infer.infer(*command, written=dict(cog=True))
+        infer.infer(*command, stream=True, written=OutputOptions(polygons=True))
     assert not (tmp_path / 'out').exists()
 
 
@@ -150,7 +149,7 @@ def test_torchrun(weights, scene, segmentor, tmp_path):
 
 def test_an_image_that_would_not_fit_is_streamed(weights, scene, tmp_path, monkeypatch):
     for free, name in ((10**12, 'scene.png'), (10**6, 'scene.tif')):
-        monkeypatch.setattr(infer, 'free_memory', lambda result=free: result)
+        monkeypatch.setattr(tiled, 'free_memory', lambda result=free: result)
         out = tmp_path / name
         arguments = SEGMENTOR, weights[SEGMENTOR], [str(scene)], out
         assert infer.infer(*arguments, full_size=True) == (1, [])
@@ -164,7 +163,7 @@ def test_an_image_that_fails_is_named_and_the_others_are_predicted(weights, imag
     Image.fromarray(image).save(tmp_path / 'images/second.png')
     Image.fromarray(image[:9, :9]).save(tmp_path / 'images/small.png')
     arguments = SEGMENTOR, weights[SEGMENTOR], [str(tmp_path / 'images')], tmp_path / 'out'
-    done, problems = infer.infer(*arguments, stream=True, large=dict(memory=1024))
+    done, problems = infer.infer(*arguments, stream=True, large=LargeOptions(memory=1024))
     assert done == 1
     assert 'small.png: an image of 9x9 pixels' in problems[0]
     assert 'first.png: its prediction cannot be written (UnicodeEncodeError' in problems[1]
@@ -186,7 +185,7 @@ def test_an_output_that_cannot_be_written_is_named_unless_the_disk_is_full(
 
     monkeypatch.setattr(LargeSegmentation, 'save', fails_once)
     command = SEGMENTOR, weights[SEGMENTOR], [str(tmp_path / '*.png')], tmp_path / 'out'
-    options = dict(stream=True, large=dict(memory=1024))
+    options = dict(stream=True, large=LargeOptions(memory=1024))
     done, (problem,) = infer.infer(*command, **options)
     assert done == 1 and problem.startswith(f'{tmp_path}/first.png: its prediction cannot be')
     assert 'written (a.tif cannot be written): check the folder --out' in problem

@@ -470,17 +470,6 @@ def test_options_that_are_refused(values, message):
     [
         (dict(polygons=True), 'detection', '--polygons is for segmentors: leave it out'),
         (dict(polygons=True), 'heights', '--polygons is for segmentors: leave it out'),
-        (
-            dict(cog=True),
-            'detection',
-            '--cog is for GeoTIFF files, and a detector writes none: leave it out',
-        ),
-        (
-            dict(vectors='gpkg'),
-            'segmentation',
-            '--vectors gpkg is for objects and polygons: leave it out, or add --polygons for a '
-            'segmentor',
-        ),
     ],
 )
 def test_options_without_effect_are_refused(values, task, message):

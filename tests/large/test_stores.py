@@ -125,101 +125,29 @@ def killed(segmentor, detector, scene, tmp_path_factory) -> dict[str, Path]:
 Damage = Callable[[Path], None]  # changes a file of a store
 
 
-def text(content: str | bytes) -> Damage:
-    data = content if isinstance(content, bytes) else content.encode()
-    return lambda path: path.write_bytes(data)
-
-
-def state(**changes: object) -> Damage:
-    """Replace members of a state; Infinity and NaN are valid in Python's JSON."""
-    return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-def finished(by: int, stage: str = 'passes') -> Damage:
-    """Count more or less of a stage as finished."""
-
-    def change(path: Path) -> None:
-        counts = json.loads(path.read_text())['finished']
-        state(finished=counts | {stage: counts[stage] + by})(path)
-
-    return change
-
-
-def values(dtype: str, index: object, new: object) -> Damage:
-    """Replace some numbers in a file by others, or by a function of them."""
-
-    def change(path: Path) -> None:
-        numbers = np.fromfile(path, dtype)
-        numbers[index] = new(numbers[index]) if callable(new) else new
-        numbers.tofile(path)
-
-    return change
+def text(content: str) -> Damage:
+    return lambda path: path.write_text(content)
 
 
 def resized(factor: float) -> Damage:
     return lambda path: os.truncate(path, int(path.stat().st_size * factor))
 
 
-def pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def folder(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    path.mkdir()
-
-
 def link(path: Path) -> None:
     path.symlink_to(path.rename(path.parent.parent / 'elsewhere'))
 
 
-bit = values('u1', 9, lambda byte: byte ^ 4)
-UNREADABLE, NO_STATE = 'state.json cannot be read', 'state.json is not the state of a run'
-CHANGED, GONE = 'does not hold what was written to it', 'is missing or truncated'
-NOT_A_FILE, DIFFERENT = 'is not a regular file: remove it', 'an unfinished run that differs in its'
-NO_JSON = '', b'\xff\xfe', '{"identity": {', '[' * 10**5, '1' * 10**5, ' ' * 2**21
-OTHER_JSON = '[]', '{}', 'null', '7', '{"identity": {"version": 1}, "finished": 8}'
-NO_COUNTS = '8', 7.5, True, [8], -1, 2**63, float('inf'), float('nan')
-COUNTS = [dict(passes=count) for count in NO_COUNTS]
-OTHER_STATES = dict(more=1), dict(identity=[]), dict(finished=8), dict(checksums={'layer_4': 2**64})
-ROWS = 'rows of labels'
+UNREADABLE, GONE = 'state.json cannot be read', 'is missing or truncated'
+DIFFERENT = 'an unfinished run that differs in its'
+NO_STATES = '', '{"identity": {', '[]', 'null', '{"identity": {}}'
 DAMAGE = [
-    ('layers', 'state.json', UNREADABLE, [text(content) for content in NO_JSON]),
-    ('layers', 'state.json', NO_STATE, [text(content) for content in OTHER_JSON]),
-    ('layers', 'state.json', NO_STATE, [state(finished=counts) for counts in COUNTS]),
-    ('layers', 'state.json', NO_STATE, [state(**changes) for changes in OTHER_STATES]),
-    ('layers', 'state.json', NOT_A_FILE, [pipe, folder]),
+    ('layers', 'state.json', UNREADABLE, [text(content) for content in NO_STATES]),
+    ('layers', 'state.json', DIFFERENT, [text('{"identity": {}, "finished": {}}')]),
     ('layers', 'state.json', 'state.json is a link', [link]),
-    ('layers', 'state.json', DIFFERENT, [state(identity={})]),
-    ('layers', 'state.json', CHANGED, [state(checksums={'layer_4.bin': 1})]),
-    ('layers', 'state.json', 'no checksum of layer_', [state(finished=dict(passes=2**63 - 1))]),
-    ('layers', 'state.json', 'no checksum of layer_4.bin', [state(checksums={})]),
-    ('layers', 'state.json', 'no checksum of layer_8.bin', [finished(1), finished(99)]),
-    ('layers', 'layer_7.bin', GONE, [Path.unlink, resized(0), resized(0.5), resized(2)]),
-    ('layers', 'layer_7.bin', NOT_A_FILE, [pipe, folder]),
+    ('layers', 'layer_7.bin', GONE, [Path.unlink, resized(0.5), resized(2)]),
     ('layers', 'layer_7.bin', 'layer_7.bin is a link', [link]),
-    ('layers', 'layer_7.bin', CHANGED, [bit, values('f4', slice(256), np.sort)]),
-    ('layers', 'layer_7.bin', CHANGED, [values('f4', ..., np.negative)]),
-    ('layers', 'layer_7.bin', CHANGED, [values('f4', ..., lambda numbers: 2 * numbers)]),
-    ('layers', 'layer_6.bin', CHANGED, [values('f4', 5, np.nan), values('f4', slice(512), 0)]),
-    ('layers', 'layer_4.bin', CHANGED, [bit]),
-    ('layers', 'layer_8.bin', NOT_A_FILE, [folder]),
-    ('layers', 'store.lock', NOT_A_FILE, [pipe]),
-    ('layers', 'store.lock', 'store.lock is a link', [link]),
-    ('layers', '', f'{PART} is a link', [link]),
-    ('labels', 'state.json', 'no checksum of layer_13.bin', [finished(1)]),
-    ('labels', 'state.json', CHANGED, [finished(n, ROWS) for n in (1, 99, 2**62)]),
-    ('labels', 'layer_12.bin', CHANGED, [bit]),
-    ('labels', 'labels.bin', CHANGED, [bit, values('u1', 9, 200)]),
-    ('labels', 'labels.bin', GONE, [resized(0.9)]),
-    ('labels', 'scores.bin', CHANGED, [bit]),
     ('labels', 'scores.bin', GONE, [Path.unlink]),
-    ('slices', 'objects_1.npz', CHANGED, [bit, resized(0.5)]),
-    ('slices', 'objects_1.npz', 'objects_1.npz cannot be read', [Path.unlink]),
-    ('slices', 'objects_1.npz', NOT_A_FILE, [pipe]),
-    ('slices', 'state.json', 'objects_2.npz cannot be read', [finished(1, 'rows of slices')]),
-    ('slices', 'state.json', 'no checksum of objects_1.npz', [state(checksums={})]),
+    ('slices', 'objects_1.npz', 'objects_1.npz cannot be read', [Path.unlink, resized(0.5)]),
 ]
 CASES = [(*of_file, damage) for *of_file, damages in DAMAGE for damage in damages]
 
@@ -258,17 +186,21 @@ def test_a_detector_continues(detector, scene, tmp_path):
 
 def test_the_tool_names_a_damaged_store(weights, scene, killed, tmp_path, monkeypatch, capfd):
     shutil.copytree(killed['layers'] / PART, tmp_path / 'scene' / PART)
-    bit(tmp_path / 'scene' / PART / 'layer_6.bin')
+    (tmp_path / 'scene' / PART / 'layer_6.bin').unlink()
     typed = SEGMENTOR, weights[SEGMENTOR], scene, '--stream', '--memory', '1KiB'
     typed += '--store', tmp_path, '--device', 'cpu', '--out', tmp_path / 'out'
     code, _, said = call_tool(monkeypatch, capfd, 'infer.py', *typed)
     assert (code, 'Traceback' in said) == (2, False)
-    assert f'layer_6.bin {CHANGED}: remove {tmp_path}/scene/{PART}, and start again' in said
+    assert f'layer_6.bin {GONE}' in said
+    assert f': remove {tmp_path}/scene/{PART}, and start again' in said
 
 
 def test_a_finished_layer_that_is_not_counted_is_computed_again(segmentor, scene, killed, tmp_path):
     shutil.copytree(killed['layers'], tmp_path / 'store')
-    finished(-1)(tmp_path / 'store' / PART / 'state.json')  # layer 6 is kept, 7 starts again
+    path = tmp_path / 'store' / PART / 'state.json'
+    state = json.loads(path.read_text())
+    state['finished']['passes'] -= 1  # layer 6 is kept, 7 starts again
+    path.write_text(json.dumps(state))
     labels = segmentor.predict_large(scene, memory=0, store=tmp_path / 'store').labels
     assert np.array_equal(labels, segmentor.predict_large(scene).labels)
 
@@ -330,14 +262,9 @@ def test_a_disk_that_becomes_full_during_a_run_loses_nothing(segmentor, scene, t
 @pytest.mark.parametrize(
     ('tile', 'name', 'damage', 'sentence'),
     [
-        (5, 'layer_4.bin', bit, CHANGED),  # while the next layer reads it
-        (8, 'layer_4.bin', bit, CHANGED),  # before the labels read it
-        (14, 'labels.bin', bit, CHANGED),  # before they are returned
         (5, 'layer_4.bin', resized(0.5), GONE),
-        (5, 'layer_4.bin', Path.unlink, GONE),
         (5, 'layer_4.bin', lambda path: shutil.rmtree(path.parent), GONE),
         (5, 'layer_6.bin', Path.mkdir, f'{PART} cannot be written to'),
-        (5, 'layer_5.bin', lambda path: path.unlink() or path.mkdir(), 'layer_5.bin'),
     ],
 )
 def test_a_store_that_changes_during_a_run_is_refused(

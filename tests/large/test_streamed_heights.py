@@ -15,9 +15,10 @@ from torch.nn import functional as F
 from xcit_mm import load_model
 from xcit_mm.apps.demo.page import _draw
 from xcit_mm.apps.infer.run import infer
-from xcit_mm.base.errors import ArgumentError, UserError
+from xcit_mm.base.errors import ArgumentError
 from xcit_mm.large.maps import segment
 from xcit_mm.large.tokens.passes import Passes
+from xcit_mm.predict.large.predict_large import LargeOptions
 from xcit_mm.predict.large.slices import slices_of
 from xcit_mm.predict.results.seams import largest_steps
 from xcit_mm.predict.video import write_video
@@ -113,13 +114,19 @@ def test_a_killed_run_and_files_give_the_same_heights(model, image, tmp_path):
     assert np.array_equal(again.values, expected)
 
 
-@pytest.mark.parametrize(
-    'large', [dict(stream=True), dict(stream=True, large=dict(sliced=96, overlap=32))]
-)
+@pytest.mark.parametrize('large', [{}, dict(sliced=96, overlap=32)])
 def test_a_scene_becomes_a_geotiff_of_floats(large, weights, model, scene, tmp_path):
-    done, problems = infer(CONFIG, weights, [str(scene)], tmp_path, options=OPTIONS, **large)
+    done, problems = infer(
+        CONFIG,
+        weights,
+        [str(scene)],
+        tmp_path,
+        stream=True,
+        large=LargeOptions(**large),
+        options=OPTIONS,
+    )
     assert (done, problems) == (1, [])
-    expected = model.predict_large(scene, **large.get('large', {}))
+    expected = model.predict_large(scene, **large)
     with rasterio.open(tmp_path / 'heights/scene.tif') as file:
         assert file.dtypes == ('float32',) and np.isnan(file.nodata)
         assert np.array_equal(file.read(1), expected.values)
@@ -144,8 +151,6 @@ def test_an_image_in_memory_becomes_a_tiff_that_gdal_reads(weights, model, image
         assert np.array_equal(file.read(1), model.predict(image).values)
     (described,) = json.loads((out / 'heights.json').read_text())['images']
     assert described['heights'] == 'heights/a.tif' and described['minimum'] > 1000
-    with pytest.raises(UserError, match='predicts heights without scores; omit --score-thr'):
-        infer(CONFIG, weights, inputs, out, score_thr=0.5)
 
 
 @pytest.mark.filterwarnings('ignore::rasterio.errors.NotGeoreferencedWarning')

@@ -5,9 +5,10 @@ import errno
 import json
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +20,11 @@ from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
 from xcit_mm import UserError, mmcv_ops
-from xcit_mm.apps.infer import run as infer_module
+from xcit_mm.apps.infer import whole
 from xcit_mm.apps.infer.run import infer
 from xcit_mm.base import threads
 from xcit_mm.base.errors import MissingOperatorError
+from xcit_mm.predict.large.predict_large import LargeOptions
 from xcit_mm.predict.model import Model
 from xcit_mm.predict.results import Detections, Segmentation
 from xcit_mm.predict.sources import Frame
@@ -51,9 +53,16 @@ def photos(tmp_path, shapes_root) -> Path:
 def run(weights, photos, tmp_path) -> Callable[..., tuple[int, list[str]]]:
     """Predict photos, by default all of them, with the segmentor into the folder ``out``."""
 
-    def run(*names: str | Path, config: str = SEGMENTOR, out: Path = tmp_path / 'out', **options):
+    def run(
+        *names: str | Path,
+        config: str = SEGMENTOR,
+        out: Path = tmp_path / 'out',
+        large: Mapping[str, Any] = {},
+        **options,
+    ):
         inputs = [str(photos / name) for name in names or ['']]
-        return infer(config, weights[config], inputs, out, **options)
+        large = LargeOptions(**{'score_thr': 0.3, **large})
+        return infer(config, weights[config], inputs, out, large=large, **options)
 
     return run
 
@@ -88,7 +97,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_detections_are_written_as_pictures_and_coco(run, detector, tmp_path, capsys):
     out = tmp_path / 'out'
-    assert run(config=DETECTOR, batch_size=3, score_thr=0.3) == (4 + NUM_FRAMES, [])
+    assert run(config=DETECTOR, large=dict(batch_size=3)) == (4 + NUM_FRAMES, [])
     names = ['a.jpg', 'a_2.jpg', 'b.jpg', 'below/a.jpg', 'clip.mp4']
     pictures = [f'pictures/{name}' for name in names]
     assert files(out) == ['counts.csv', *pictures, 'predictions.json']
@@ -127,7 +136,7 @@ def test_detections_are_written_as_pictures_and_coco(run, detector, tmp_path, ca
 @pytest.mark.parametrize('stream', [False, True])
 def test_fiftyone_imports_detections(run, photos, tmp_path, stream):
     coco = pytest.importorskip('fiftyone.utils.coco', reason='FiftyOne is not installed')
-    run('a.jpg', 'a.png', 'below', config=DETECTOR, score_thr=0.3, stream=stream)
+    run('a.jpg', 'a.png', 'below', config=DETECTOR, stream=stream)
     content = json.loads((tmp_path / 'out/predictions.json').read_text())
     expected = {image['file_name']: [] for image in content['images']}
     files_by_id = {image['id']: image['file_name'] for image in content['images']}
@@ -179,7 +188,7 @@ def test_fiftyone_reads_label_images_by_the_colors_of_the_classes(run, photos, t
 
 def test_segmentations_are_written_as_pictures_and_labels(run, segmentor, tmp_path):
     out = tmp_path / 'out'
-    assert run(batch_size=2)[0] == 4 + NUM_FRAMES
+    assert run(large=dict(batch_size=2))[0] == 4 + NUM_FRAMES
     labels = ['a', 'a_2', 'b', 'below/a', *(f'clip/{i:06d}' for i in range(NUM_FRAMES))]
     assert [f for f in files(out) if 'labels' in f] == [f'labels/{name}.png' for name in labels]
     content = json.loads((out / 'classes.json').read_text())
@@ -337,7 +346,7 @@ def test_an_interruption_keeps_what_was_done(run, tmp_path, before_predictions):
 
     before_predictions(interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run(config=DETECTOR, score_thr=0)
+        run(config=DETECTOR, large=dict(score_thr=0))
     pictures = [f'pictures/{name}.jpg' for name in ('a', 'a_2', 'b')]
     assert files(tmp_path / 'out') == ['counts.csv', *pictures, 'predictions.json']
     images = COCO(tmp_path / 'out/predictions.json').imgs.values()
@@ -382,7 +391,7 @@ def test_the_prediction_of_a_large_image_is_written_before_the_next_one_is_made(
         add(output, frame, prediction)
         written.append(frame)
 
-    monkeypatch.setattr(infer_module, 'MAX_PIXELS', 160 * 120)
+    monkeypatch.setattr(whole, 'MAX_PIXELS', 160 * 120)
     monkeypatch.setattr(Output, 'add', notice_add)
     before_predictions(notice_prediction)
     assert run()[0] == len(written) == 4 + NUM_FRAMES
@@ -409,7 +418,7 @@ def test_an_image_that_does_not_fit_is_named_and_the_others_of_its_batch_are_pre
 
     before_predictions(fill_memory)
     Image.new('RGB', (160, 120)).save(photos / 'below/big.png')
-    done, problems = run('below', config=DETECTOR, batch_size=2)
+    done, problems = run('below', config=DETECTOR, large=dict(batch_size=2))
     assert done == 1 and 'big.png: 160x120 pixels do not fit into the memory' in problems[0]
 
 
@@ -435,21 +444,8 @@ def test_an_interruption_does_not_wait_for_a_server(
 @pytest.mark.parametrize(
     ('change', 'message'),
     [
-        (dict(batch_size=0), 'batch size 0: not a positive number'),
-        (dict(score_thr=1.5), 'score 1.5: not between 0 and 1'),
-        (dict(score_thr=0.5), 'predicts labels without scores'),
         (dict(inputs=['nowhere/*.jpg']), r'nowhere/\*\.jpg matches no file'),
         (dict(out='/proc/nowhere'), 'cannot be written to'),
-        (dict(large=dict(with_scores=True)), '--scores: only for large images; add --stream'),
-        (dict(large=dict(value_range=(0, 9))), '--range: only for large images; add --stream'),
-        (dict(stream=True, large=dict(sliced=64, overlap=64)), 'slices of 64 pixels with an over'),
-        (
-            dict(stream=True, large=dict(sliced=64, with_scores=True)),
-            '--sliced cannot be combined with --statistics-window, --scores or --probabilities',
-        ),
-        (dict(stream=True, large=dict(statistics_window=0)), 'statistics_window=0 is not a posit'),
-        (dict(stream=True, large=dict(overlap=64)), '--overlap is for slices: add --sliced'),
-        (dict(stream=True, compiled=True), '--compile: no model that streams images is compiled'),
     ],
 )
 def test_wrong_input_as_a_whole_is_an_error(weights, photos, tmp_path, change, message):
@@ -457,6 +453,30 @@ def test_wrong_input_as_a_whole_is_an_error(weights, photos, tmp_path, change, m
     with pytest.raises(UserError, match=message):
         infer(checkpoint=weights[SEGMENTOR], **{**arguments, **change})
     assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(batch_size=0), 'batch_size=0 must be 1 or more'),
+        (dict(score_thr=1.5), 'score_thr=1.5 must be between 0 and 1'),
+        (dict(sliced=64, overlap=64), 'slices of 64 pixels with an overlap of 64'),
+        (
+            dict(sliced=64, with_scores=True),
+            '--sliced cannot be combined with --statistics-window, --scores or --probabilities',
+        ),
+        (dict(statistics_window=0), 'statistics_window=0 is not a positive number'),
+    ],
+)
+def test_wrong_options_are_an_error(options, message):
+    with pytest.raises(UserError, match=message):
+        LargeOptions(**options)
+
+
+def test_options_without_effect_are_named(tmp_path, monkeypatch, capfd):
+    typed = [SEGMENTOR, 'a.pth', 'a.jpg', '--out', tmp_path / 'out', '--scores', '--range', '0,9']
+    code, _, said = call_tool(monkeypatch, capfd, 'infer.py', *typed)
+    assert code == 2 and '--scores and --range: only for large images; add --stream' in said
 
 
 @pytest.mark.skipif(not mmcv_ops.is_active(), reason='mmcv is compiled')

@@ -104,9 +104,6 @@ def label(
         name: workspace.open(name, rows, (size[1], values_of_pixel[name]), dtype, done > 0)
         for name, dtype in made.items()
     }
-    if done:
-        for store in stores.values():
-            store.verify(slice(rows.start, of_rows[done - 1].rows.stop))
     pyramid.borrow_for([[(scores, row)] for row in of_rows])
     progress.expect(len(of_rows) - done)
     label_window = _labels_of_windows(logits, covered, model.align_corners)

@@ -43,8 +43,6 @@ class Pyramid:
         self._size, self.covered, self.scale = passes.size, passes.covered, passes.scale
         self._patch, self._device = passes.backbone.patch_size, passes.device
         self._stores = [passes.store(index + 1) for index, *_ in passes.backbone.levels]
-        for store in self._stores:
-            store.verify()  # hours may have passed since it was written
         self._borrowed: list[Borrowed] = []
         # The rows of this process are rounded to rows of a map, each of which pools several tokens.
         rows, reach = passes.shards.rows, 2 * STRIDES[-1] // self._patch

@@ -206,8 +206,6 @@ class Passes:
         done = self.shards.min(self.workspace.finished[PASSES])
         if done < self.count:  # other processes may have finished fewer passes than this one
             self.workspace.rewind(PASSES, done)
-        for number in sorted(n for n in {*self._kept, done - 1} if 0 <= n < done):
-            self.store(number).verify()
         progress.expect(self.count - done)
         sums = self._sums_of_store(done - 1) if 0 < done < self.count else None
         for number in range(done, self.count):
@@ -375,7 +373,7 @@ class Passes:
         block, attention = self.backbone.blocks[number - 1], None
         if self.statistics_window is None:
             attention = self._attention(number, sums, partial(self._precise_sums, block, source))
-        sums, total = self._no_sums(), 0
+        sums = self._no_sums()
         own_tiles = self._own_tiles(self.tile)
         parts = [self._with_data(window) for window in own_tiles]
         late_writes = LateWrites(partial(self._write, store), self.device, store.device)
@@ -393,13 +391,8 @@ class Passes:
                     x, outer = next(read)
                     x_on_device = sent(x, self.device)
                     tokens = self._layer_on_tile(number, x_on_device, attention, outer, computed)
-                if computed == window:
-                    total += source.sum_of(window, x[tuple(window.within(outer))])
-                else:
-                    total += source.sum_of(window, source.read(window))
                 write(window, computed, tokens)
                 sums += self._sums_of(number, computed, tokens)
-        source.require_sum(total)  # the file may have been changed since it was written
         return sums
 
     def _with_halos(

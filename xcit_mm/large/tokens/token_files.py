@@ -9,13 +9,9 @@ from torch import Tensor
 
 from ...base.errors import UserError, reason
 from ...base.files import allocate, synchronize
-from ...base.geometry import Span, Window, length, overlap, shifted, tiles
+from ...base.geometry import Span, Window, length, overlap, shifted
 
-WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
-MULTIPLIER = 6364136223846793005  # of the generator MMIX (Knuth); any large odd number will do
-NOT_AS_WRITTEN = 'does not hold what was written to it'
 CPU = torch.device('cpu')
-CHECKED = 2**24  # bytes, also of the sums of words, that are compared at a time
 
 
 class TokenFile:
@@ -28,11 +24,8 @@ class TokenFile:
     Args:
         rows: The rows of the image that this process holds.
         shape: (W, C).
-        checksum: The checksum of the tokens of an existing file. Default: a new file.
+        exists: Whether the file exists, with all of its rows. Default: a new file.
         device: Where the tokens are, if they are in memory.
-
-    Attributes:
-        checksum: The sum of :meth:`sum_of` over the windows that were written to the file.
 
     Raises:
         UserError: If an existing file is missing or has another size.
@@ -44,16 +37,15 @@ class TokenFile:
         shape: tuple[int, int],
         dtype: torch.dtype,
         path: Path | None = None,
-        checksum: int | None = None,
+        exists: bool = False,
         device: torch.device = CPU,
     ) -> None:
         self.rows, self.path, self.dtype, self.device = rows, path, dtype, device
         self.shape = (length(rows), *shape)
-        self.checksum = checksum or 0
         self._size = self.shape[0] * self._bytes_of_row
         if path is None:
             self._tokens = torch.empty(self.shape, dtype=dtype, device=device)
-        elif checksum is not None:
+        elif exists:
             self._require_size()
         else:
             path.unlink(missing_ok=True)
@@ -85,13 +77,11 @@ class TokenFile:
         return torch.cat(tokens) if len(tokens) > 1 else tokens[0].clone()
 
     def write(self, window: Window, tokens: Tensor) -> None:
-        """Write tokens (h, w, C) to a window of the rows of this process, once for each window."""
-        tokens = tokens.to(self.dtype)
-        self._mapped(window.rows)[:, window.columns] = tokens
-        self.checksum = (self.checksum + self.sum_of(window, tokens)) % 2**64
+        """Write tokens (h, w, C) to a window of the rows of this process."""
+        self._mapped(window.rows)[:, window.columns] = tokens.to(self.dtype)
 
     def add(self, window: Window, tokens: Tensor) -> None:
-        """Add tokens (h, w, C) to a window of a file whose checksum is never compared."""
+        """Add tokens (h, w, C) to a window of the rows of this process."""
         self._mapped(window.rows)[:, window.columns] += tokens.to(self.device, self.dtype)
 
     def zero_(self) -> 'TokenFile':
@@ -99,38 +89,6 @@ class TokenFile:
         if self.path is None:
             self._tokens.zero_()
         return self
-
-    def sum_of(self, window: Window, tokens: Tensor) -> int:
-        """Return what a window (h, w, C) adds to the checksum; 0 if the tokens are in memory.
-
-        Each token adds one and the sum of its words, times two odd numbers that depend on its row
-        and its column. So the windows can have any size and order, and a single number that changes
-        or is not written changes the checksum. A CRC would take ten times as long.
-        """
-        if self.path is None:
-            return 0
-        item = self.dtype.itemsize
-        word = WORDS[8 if self.shape[2] * item % 8 == 0 else item]
-        tokens = tokens.view(tokens.shape)  # the strides of a single token can be anything
-        words = tokens.view(word).sum(2, dtype=torch.int64)
-        rows, columns = (_odd_numbers(span, words.device) for span in window)
-        return int((((words + 1) * columns).sum(1) * rows).sum())
-
-    def verify(self, rows: Span | None = None) -> None:
-        """Compare the tokens of the file, or of its finished ``rows``, with the checksum.
-
-        Raises:
-            UserError: If they differ.
-        """
-        step = max(1, CHECKED // max(8 * self.shape[1], self._bytes_of_row))
-        area = Window(rows or self.rows, slice(0, self.shape[1]))
-        windows = tiles(area, (step, self.shape[1]))
-        self.require_sum(sum(self.sum_of(w, self._mapped(w.rows)) for w in windows))
-
-    def require_sum(self, total: int) -> None:
-        """Raise a UserError if the sums of all windows that were read are not the checksum."""
-        if self.path is not None and total % 2**64 != self.checksum:
-            raise damaged(self.path, NOT_AS_WRITTEN)
 
     def array(self) -> np.ndarray:
         """Return all rows of this process, as an array or a memory map."""
@@ -176,9 +134,3 @@ class TokenFile:
 def damaged(path: Path, problem: str) -> UserError:
     """Return the error about a file of a run that is not as the run left it."""
     return UserError(f'{path} {problem}: remove {path.parent}, and start again')
-
-
-def _odd_numbers(span: Span, device: torch.device) -> Tensor:
-    """Return a number for each index, unrelated to the numbers of neighboring indices."""
-    numbers = torch.arange(span.start + 1, span.stop + 1, device=device) * MULTIPLIER
-    return (numbers ^ (numbers >> 29)) * MULTIPLIER | 1

@@ -1,16 +1,15 @@
 """The files and the progress of a run on a large image."""
 
-import io
 import json
 import os
 import re
 import shutil
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ from ...base.files import (
 from ...base.free_memory import free_device_memory, free_memory
 from ...base.geometry import Span
 from .shards import Shards
-from .token_files import CPU, NOT_AS_WRITTEN, TokenFile, damaged
+from .token_files import CPU, TokenFile, damaged
 
 STATE, LOCK, VERSION = 'state.json', 'store.lock', 3
 MAX_STATE = 2**20  # bytes
@@ -163,7 +162,6 @@ class Workspace:
 
     A folder outlives a run that is killed: a run with the same image, model and settings continues
     after what is finished. What is not finished overwrites nothing that is needed to repeat it.
-    The state of the run holds a checksum for each file that is needed to continue.
 
     Args:
         folder: The folder, or None to keep everything in memory.
@@ -188,14 +186,11 @@ class Workspace:
     ) -> None:
         self.folder, self.finished, self._device = folder, Counter(), device
         self._tokens: list[TokenFile] = []  # in memory
-        self._identity, self._checksums = None, {}
+        self._identity = None
         if folder is None:
             return
         require_writable(folder)
         require_no_links(folder)
-        for path in _files(self.folder):
-            if not path.is_file():
-                raise UserError(f'{path} is not a regular file: remove it')
         self._lock = FileLock(folder / LOCK)
         try:
             self._lock.acquire(timeout=0)
@@ -220,25 +215,18 @@ class Workspace:
         self._identity = json.loads(json.dumps(dict(identity, version=VERSION)))
         if not (self.folder / STATE).exists():
             return
-        state = self._read_state()
-        different = [k for k, v in self._identity.items() if state['identity'].get(k) != v]
+        try:
+            state = json.loads(read_regular(self.folder / STATE, MAX_STATE))
+            identity, self.finished = state['identity'], Counter(state['finished'])
+            different = [k for k, v in self._identity.items() if identity.get(k) != v]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise damaged(self.folder / STATE, f'cannot be read ({reason(error)})') from None
         if different:
             raise UserError(
                 f'{self.folder} holds an unfinished run that differs in its '
                 f'{" and ".join(different)}: repeat that run, name another folder, or remove this '
                 'one'
             )
-        self.finished, self._checksums = Counter(state['finished']), state['checksums']
-
-    def _read_state(self) -> dict[str, dict[str, Any]]:
-        path = self.folder / STATE
-        try:
-            state = json.loads(read_regular(path, MAX_STATE))
-        except (OSError, ValueError, RecursionError) as error:
-            raise damaged(path, f'cannot be read ({reason(error)})') from None
-        if not _is_state(state):
-            raise damaged(path, 'is not the state of a run as this version writes it')
-        return state
 
     def _require_space(self, needed: int) -> None:
         """Refuse a disk that is too small for the files of all processes."""
@@ -261,8 +249,7 @@ class Workspace:
     ) -> TokenFile:
         """Create a file of tokens or results, or open one that :meth:`finish` has recorded.
 
-        Without a folder, tokens are on the device of the workspace, and results on the CPU. The
-        content of a file is not read; :meth:`.TokenFile.verify` compares its checksum.
+        Without a folder, tokens are on the device of the workspace, and results on the CPU.
         """
         if self.folder is None:
             file = TokenFile(rows, shape, dtype, device=self._device if are_tokens else CPU)
@@ -270,9 +257,8 @@ class Workspace:
                 self._tokens.append(file)
             return file
         path = self.folder / f'{name}.bin'
-        checksum = self._recorded(path) if is_finished else None
         with self._writing():
-            return TokenFile(rows, shape, dtype, path, checksum)
+            return TokenFile(rows, shape, dtype, path, is_finished and self._identity is not None)
 
     def rewind(self, stage: str, number: int) -> None:
         """Forget all progress except a ``number`` of a stage."""
@@ -286,31 +272,22 @@ class Workspace:
         with self._writing():
             for file in files:
                 file.sync()
-                self._checksums[file.path.name] = file.checksum
-            state = dict(identity=self._identity, finished=self.finished, checksums=self._checksums)
-            write_json(self.folder / STATE, state)
+            write_json(self.folder / STATE, dict(identity=self._identity, finished=self.finished))
 
     def save(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Write arrays that :meth:`load` returns once the next :meth:`finish` has recorded them."""
-        if self._identity is None:
-            return
-        path, content = self.folder / f'{name}.npz', io.BytesIO()
-        np.savez(content, **arrays)
-        with self._writing(), write_whole(path) as file:
-            file.write(content.getbuffer())
-        self._checksums[path.name] = zlib.crc32(content.getbuffer())
+        if self._identity is not None:
+            with self._writing(), write_whole(self.folder / f'{name}.npz') as file:
+                np.savez(file, **arrays)
 
     def load(self, name: str) -> dict[str, np.ndarray]:
-        """Return the arrays of :meth:`save`, if their checksum is right."""
+        """Return the arrays of :meth:`save`."""
         path = self.folder / f'{name}.npz'
         try:
-            content = read_regular(path)
-        except OSError as error:
+            with np.load(path, allow_pickle=False) as arrays:
+                return dict(arrays)
+        except (OSError, ValueError, BadZipFile) as error:
             raise damaged(path, f'cannot be read ({reason(error)})') from None
-        if zlib.crc32(content) != self._recorded(path):
-            raise damaged(path, NOT_AS_WRITTEN)
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            return dict(arrays)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -324,11 +301,6 @@ class Workspace:
                 f'{self.folder} cannot be written to ({reason(error)}): start again, with another '
                 'folder if this one is gone'
             ) from None
-
-    def _recorded(self, path: Path) -> int:
-        if path.name not in self._checksums:
-            raise damaged(self.folder / STATE, f'has no checksum of {path.name}')
-        return self._checksums[path.name]
 
     def release(self) -> None:
         """Release the folder to other runs, and keep its files; forget tokens in memory."""
@@ -353,17 +325,3 @@ class Workspace:
         for path in _files(self.folder):
             if path.name != LOCK:
                 path.unlink()
-
-
-def _is_state(content: object) -> bool:
-    """Return whether the content of a file has the types of a state."""
-    return (
-        isinstance(content, dict)
-        and content.keys() == {'identity', 'finished', 'checksums'}
-        and all(isinstance(part, dict) for part in content.values())
-        and all(
-            type(number) is int and 0 <= number < limit
-            for part, limit in (('finished', 2**63), ('checksums', 2**64))
-            for number in content[part].values()
-        )
-    )

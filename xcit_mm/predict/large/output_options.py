@@ -55,15 +55,6 @@ class OutputOptions:
         """
         if self.polygons and task != 'segmentation':
             raise ArgumentError('--polygons is for segmentors: leave it out')
-        if self.cog and task == 'detection':
-            raise ArgumentError(
-                '--cog is for GeoTIFF files, and a detector writes none: leave it out'
-            )
-        if self.vectors != GEOJSON and task != 'detection' and not self.polygons:
-            raise ArgumentError(
-                f'--vectors {self.vectors} is for objects and polygons: leave it out, or add '
-                '--polygons for a segmentor'
-            )
         if self.vectors == GEOPACKAGE:
             require('pyogrio')
 

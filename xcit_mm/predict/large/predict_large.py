@@ -15,7 +15,7 @@ from mmengine.dist import get_world_size
 from torch import nn
 
 from ...base.device import release_memory
-from ...base.environment import versions
+from ...base.environment import require, versions
 from ...base.errors import ArgumentError, ChangedError, UserError
 from ...base.geometry import Window, whole
 from ...base.processes import cpu_group, digest_of_module, require_same, together
@@ -133,7 +133,9 @@ class LargeOptions(SceneOptions):
         if window is not None and window < 1:
             raise ArgumentError(f'statistics_window={window!r} is not a positive number of pixels')
         if self.batch_size is not None and self.batch_size < 1:
-            raise ArgumentError(f'batch_size={self.batch_size!r} is not a positive number')
+            raise ArgumentError(f'batch_size={self.batch_size!r} must be 1 or more')
+        if not 0 <= self.score_thr <= 1:
+            raise ArgumentError(f'score_thr={self.score_thr!r} must be between 0 and 1')
         if side is None:
             return
         if window is not None or self.with_scores or self.probabilities:
@@ -280,10 +282,12 @@ def check_options(model: Predictor, options: LargeOptions) -> None:
             f'{kind} no probabilities of labels: leave out --scores (with_scores) and '
             '--probabilities'
         )
+    if options.probabilities == 'float16':
+        require('zarr')
     if options.sliced is None:
         require_streamable(model.module.backbone)
-        require = require_detector if model.task == 'detection' else require_segmentor
-        require(model.module)
+        accept = require_detector if model.task == 'detection' else require_segmentor
+        accept(model.module)
     elif get_world_size() > 1:
         raise UserError('slices are predicted by a single process: leave out torchrun')
 

@@ -97,9 +97,6 @@ def label_slices(
     done = workspace.finished[SLICES]
     labels = workspace.open(name, slice(0, height), (width, 1), dtype, done > 0)
     rows = _rows_of(slices)
-    if done:
-        _, middle = rows[:done][-1][-1]
-        labels.verify(slice(0, middle.rows.stop))
     with closing(_predicted(model, pixels, rows, done, batch_size)) as predicted:
         for number, row in _unfinished(rows, done, progress):
             for window, middle in row:
@@ -113,7 +110,6 @@ def label_slices(
                     values = part.where(has_data, values)
                 labels.write(middle, values[..., None])
             workspace.finish(SLICES, number, labels)
-    labels.verify()
     return labels
 
 

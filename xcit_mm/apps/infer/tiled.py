@@ -1,0 +1,107 @@
+"""Predictions for images that do not fit into memory, tile by tile or in slices."""
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+
+import torch
+
+from ...base.errors import ProcessesError, UserError
+from ...base.files import is_disk_full
+from ...base.free_memory import free_memory
+from ...base.processes import require_same
+from ...base.progress import TileProgress
+from ...large.files.open_image import image_size
+from ...predict.large.large_predictions import LargePrediction
+from ...predict.large.predict_large import LargeOptions, check_options, described, predict_large
+from ...predict.model import Model
+from ...predict.write.written import STORE, Output
+from .summary import Predicted, in_few_words, print_summary
+from .whole import NOT_WRITTEN, why
+
+# Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24
+# megapixels and 384 channels (docs/predict.md).
+BYTES_OF_PIXEL = 1
+
+Sources = Mapping[str, str | Sequence[str]]  # by name: a path or URL, or those of an image's tiles
+
+
+def too_large(model: Model, sources: Mapping[str, str]) -> dict[str, str]:
+    """Return the images that would not fit into memory, but can be predicted tile by tile."""
+    try:
+        check_options(model, LargeOptions())
+    except UserError:
+        return {}
+    (channels,) = model.module.backbone.blocks[0].norm1.normalized_shape
+    limit = free_memory() // (channels * BYTES_OF_PIXEL)
+    return {n: s for n, s in sources.items() if math.prod(image_size(s) or (0,)) > limit}
+
+
+def predict_tiled(
+    model: Model, sources: Sources, output: Output, out: Path, options: LargeOptions
+) -> tuple[int, list[str]]:
+    """Predict images tile by tile, and write the predictions; see :func:`.predict_whole`."""
+    scenes, start = [], monotonic()
+    with TileProgress() as progress:
+        for source, name, prediction in _predictions(model, sources, options, out, progress):
+            try:
+                output.add_large(source, name, prediction)
+            except (OSError, UnicodeError, UserError) as error:
+                prediction.workspace.release()  # another run continues there
+                if is_disk_full(error):
+                    raise
+                progress.give_up(NOT_WRITTEN.format(source, why(error)))
+            else:
+                about = in_few_words(prediction), prediction.size, monotonic() - start
+                scenes.append(Predicted(name, *about))
+                prediction.workspace.remove()
+            start = monotonic()
+    for folder, _, _ in os.walk(out / STORE, topdown=False):
+        with suppress(OSError):  # it holds unfinished images
+            Path(folder).rmdir()
+    if scenes:
+        print_summary(scenes, len(progress.problems))
+    return len(scenes), progress.problems
+
+
+def share_tiles(model: Model, sources: Sources, out: Path, options: LargeOptions) -> int | None:
+    """Compute a process's part of the images, if it is not the first one, which writes them.
+
+    Returns:
+        The number of images, or None on the first process.
+
+    Raises:
+        ProcessesError: If the processes do not have the same images, model and options.
+    """
+    if not torch.distributed.is_initialized():
+        return None
+    names = {f'input {number}': name for number, name in enumerate(sources, 1)}
+    require_same(described(model, options) | names)
+    if torch.distributed.get_rank() == 0:
+        return None
+    return len([*_predictions(model, sources, options, out, TileProgress())])
+
+
+def _predictions(
+    model: Model, sources: Sources, options: LargeOptions, out: Path, progress: TileProgress
+) -> Iterator[tuple[str, str, LargePrediction | None]]:
+    """Predict images tile by tile, and report those that cannot be."""
+    for name, scene in sources.items():
+        store = Path(options.store or out / STORE, name)
+        source = scene if isinstance(scene, str) else ', '.join(scene)
+        try:
+            prediction = predict_large(model, scene, replace(options, store=store), progress)
+        except ProcessesError:
+            raise
+        except (OSError, UserError) as error:  # all processes raise the same UserError
+            are_many = torch.distributed.is_initialized()
+            if not isinstance(error, UserError) and (are_many or is_disk_full(error)):
+                raise
+            problem = why(error)
+            progress.give_up(problem if source in problem else f'{source}: {problem}')
+            continue
+        yield source, name, prediction
