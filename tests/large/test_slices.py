@@ -124,7 +124,7 @@ def test_an_error_of_reading_ahead_is_raised(full_size_segmentor, image, options
 
 
 def test_a_batch_has_a_slice(full_size_segmentor, image):
-    with pytest.raises(ArgumentError, match=r'^batch_size=0 is not a positive number$'):
+    with pytest.raises(ArgumentError, match=r'^batch_size=0 must be 1 or more$'):
         full_size_segmentor.predict_large(image, sliced=64, batch_size=0)
 
 
