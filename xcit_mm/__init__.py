@@ -7,6 +7,9 @@ Most programs need only the names that this package exports:
 - :class:`~xcit_mm.network.xcit.XCiT` is the backbone.
 - :func:`~xcit_mm.network.accelerate.accelerate` speeds up an XCiT of timm.
 - :func:`~xcit_mm.network.fast.xca_operator.xca` is the attention as a function.
+- :func:`~xcit_mm.large.stream.stream` computes the maps of an image of any size, and
+  :func:`~xcit_mm.large.stream.stream_backward` their gradients.
+- :func:`~xcit_mm.large.training.shared_images` trains on images that several processes share.
 - :class:`~xcit_mm.base.errors.UserError` is the error for a wrong input.
 
 Importing this package registers the backbone and the image loaders of our configs with mmengine,
@@ -81,10 +84,24 @@ _LOADED_LATER = {
     'Embedder': 'xcit_mm.predict.embedder',
     'accelerate': 'xcit_mm.network.accelerate',
     'load_model': 'xcit_mm.predict',
+    'shared_images': 'xcit_mm.large',
+    'stream': 'xcit_mm.large',
+    'stream_backward': 'xcit_mm.large',
     'xca': 'xcit_mm.network.fast.xca_operator',
 }
 
-__all__ = ['Embedder', 'UserError', 'XCiT', '__version__', 'accelerate', 'load_model', 'xca']
+__all__ = [
+    'Embedder',
+    'UserError',
+    'XCiT',
+    '__version__',
+    'accelerate',
+    'load_model',
+    'shared_images',
+    'stream',
+    'stream_backward',
+    'xca',
+]
 
 
 def __getattr__(name: str) -> object:
