@@ -28,6 +28,7 @@ LINKING = [*PAGES, 'CHANGELOG.md', 'CONTRIBUTING.md', 'SECURITY.md']
 NOT_RUN = {
     'make train': 'it installs; the fixture after_make_train does what it does then',
     'make test': 'it installs, and runs this test',
+    'git clone': 'the tests run in a clone',
     'source .venv/bin/activate': 'the tests run in the environment that they have',
     'pip install': 'CI has installed so',
     'python -m pytest': 'the tests that it names are beside this one',
@@ -48,6 +49,7 @@ ONLY_PARSED = {
     'tools/train.py configs/cascade': 'test_recipes.py trains its model; DINO is run',
     'tools/train.py configs/mask2former': 'test_recipes.py trains and validates it',
     'tools/train.py own.py': 'test_tools.py fine-tunes this detector',
+    'tools/train.py my_mask_rcnn.py': 'it counts epochs; test_configs.py builds its model',
     'tools/export.py configs/dino': 'it takes minutes; test_graphs.py writes a file with gathers',
     'tools/export.py configs/sem_fpn': 'test_deepness.py writes such a file',
     'tools/export.py configs/mask_rcnn_xcit_n12_16_shapes.py '
@@ -58,7 +60,6 @@ ONLY_PARSED = {
     'tools/make_shapes.py data/of_teacher': 'as for data/shapes_13bands',
     'tools/make_shapes.py data/unlabeled': 'as for data/shapes_13bands',
     'tools/demo.py': 'it serves until it is stopped; test_demo.py opens the page in a browser',
-    'tools/label_studio.py': 'it serves until it is stopped; test_label_studio.py asks it',
     'tools/classify.py xcit_small_12_p8_384_dist.pth data/imagenet/val --sample': 'as without',
     'tools/classify.py xcit_small_12_p8_384_dist.pth --images': 'test_classify.py runs it',
     'tools/probe.py': 'it needs two folders of labeled images; test_probe.py runs it',
@@ -92,7 +93,7 @@ SHORTER = {
 # Pages whose commands take more than ten seconds together; make test parses them only.
 SLOW = {
     f'docs/{name}.md'
-    for name in ('embed', 'errors_of_a_model', 'export', 'heights', 'large_images')
+    for name in ('embed', 'export', 'large_images', 'scenes', 'train')
 }
 # Parts of commands, and what they become.
 SMALLER = {

@@ -1,4 +1,4 @@
-"""model-index.yml says of the published configs what they and the README say."""
+"""model-index.yml says of the published configs what they and docs/weights.md say."""
 
 import re
 
@@ -55,9 +55,9 @@ def test_a_model_is_described_as_its_config_is(name):
     assert cfg.train_cfg.get('max_iters') == model.metadata.data.get('Iterations')
 
 
-def test_the_readme_has_the_same_figures():
-    cell = r'\[([0-9. /]+)\]\(configs/(\w+)\.py\) \(([0-9.]+) M\)'
-    cells = re.findall(cell, (ROOT / 'README.md').read_text())
+def test_the_documentation_has_the_same_figures():
+    cell = r'\[([0-9. /]+)\]\(\.\./configs/(\w+)\.py\) \(([0-9.]+) M\)'
+    cells = re.findall(cell, (ROOT / 'docs/weights.md').read_text())
     assert sorted(name for _, name, _ in cells) == PUBLISHED
     for published, name, params in cells:
         assert results(BY_NAME[name]) == (params, numbers(published))

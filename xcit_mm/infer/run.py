@@ -52,7 +52,7 @@ from ..weights.cache import is_url
 from .summary import Predicted, in_few_words, print_summary
 
 # Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24
-# megapixels and 384 channels (docs/inference.md).
+# megapixels and 384 channels (docs/predict.md).
 BYTES_OF_PIXEL = 1
 # Options whose names differ from the names of their fields.
 OPTIONS = dict(with_scores='scores', value_range='range')
