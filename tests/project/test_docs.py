@@ -91,10 +91,7 @@ SHORTER = {
     'tools/evaluate_export.py': 'test_dataloader.dataset.indices=4',
 }
 # Pages whose commands take more than ten seconds together; make test parses them only.
-SLOW = {
-    f'docs/{name}.md'
-    for name in ('embed', 'export', 'large_images', 'scenes', 'train')
-}
+SLOW = {f'docs/{name}.md' for name in ('embed', 'export', 'large_images', 'scenes', 'train')}
 # Parts of commands, and what they become.
 SMALLER = {
     'make_shapes.py data/shapes': 'make_shapes.py data/shapes --num-val 12',  # all that are named
