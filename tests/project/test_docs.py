@@ -145,7 +145,7 @@ class Terminal:
         if beginning(NOT_RUN, command):
             return
         if LAUNCHERS.search(command):
-            self.run(self._launched(command), only_parse=True)
+            self.parse(command)
         elif not command.startswith('tools/') or set('|<>&;') & set(command):
             self._bash(command)
         elif beginning(ONLY_PARSED, command) or beginning(DONE, command):
@@ -157,6 +157,12 @@ class Terminal:
                 shutil.copytree(source, target, dirs_exist_ok=True)
         else:
             self.run_shortened(command)
+
+    def parse(self, command: str) -> None:
+        """Read the arguments of a tool, or of the tool that a launcher starts, and its config."""
+        is_launched = LAUNCHERS.search(command)
+        argv = self._launched(command) if is_launched else self._words(command)
+        self.run(argv, only_parse=True)
 
     def run_shortened(self, command: str) -> None:
         for part, other in SMALLER.items():
@@ -265,7 +271,7 @@ def test_the_commands_of_a_slow_page_are_parsed(page, terminal):
             compile(text, page, 'exec')
         for command in commands(text) if language == 'bash' else ():
             if command.startswith('tools/') and not beginning(NOT_RUN, command):
-                terminal.run(terminal._words(command), only_parse=True)
+                terminal.parse(command)
 
 
 def test_every_exception_is_of_a_command():
