@@ -1,6 +1,6 @@
 """Heights with Semantic FPN, XCiT-N12/16, on built-in drawings: for a CPU, from scratch.
 
-It reaches a mean absolute error of 0.96 m in four minutes of one core (see docs/heights.md):
+It reaches a mean absolute error of 0.96 m in four minutes of one core (see docs/scenes.md):
 
     tools/make_shapes.py data/heights --heights
     tools/train.py configs/heights_xcit_n12_16_shapes.py

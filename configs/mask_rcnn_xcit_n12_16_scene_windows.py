@@ -1,6 +1,6 @@
 """Mask R-CNN, XCiT-N12/16, on windows of a large drawing, evaluated on a whole one, streamed.
 
-It reaches a box AP of 64 in seventeen minutes on one core (see docs/scene_windows.md):
+It reaches a box AP of 64 in seventeen minutes on one core (see docs/scenes.md):
 
     tools/make_shapes.py data/scenes/training --mosaic 16 --seed 1
     tools/make_shapes.py data/scenes/validation --mosaic 8 --seed 2

@@ -1,6 +1,6 @@
 """Semantic FPN, XCiT-N12/16, for images of 13 bands: on the built-in shapes, from scratch.
 
-It reaches an mIoU of 83 in six minutes on one core (see docs/multiband.md):
+It reaches an mIoU of 83 in six minutes on one core (see docs/your_data.md):
 
     tools/make_shapes.py data/shapes_13bands --bands 13
     tools/train.py configs/sem_fpn_xcit_n12_16_13bands_shapes.py

@@ -28,6 +28,7 @@ LINKING = [*PAGES, 'CHANGELOG.md', 'CONTRIBUTING.md', 'SECURITY.md']
 NOT_RUN = {
     'make train': 'it installs; the fixture after_make_train does what it does then',
     'make test': 'it installs, and runs this test',
+    'git clone': 'the tests run in a clone',
     'source .venv/bin/activate': 'the tests run in the environment that they have',
     'pip install': 'CI has installed so',
     'python -m pytest': 'the tests that it names are beside this one',
@@ -48,6 +49,7 @@ ONLY_PARSED = {
     'tools/train.py configs/cascade': 'test_recipes.py trains its model; DINO is run',
     'tools/train.py configs/mask2former': 'test_recipes.py trains and validates it',
     'tools/train.py own.py': 'test_tools.py fine-tunes this detector',
+    'tools/train.py my_mask_rcnn.py': 'it counts epochs; test_configs.py builds its model',
     'tools/export.py configs/dino': 'it takes minutes; test_graphs.py writes a file with gathers',
     'tools/export.py configs/sem_fpn': 'test_deepness.py writes such a file',
     'tools/export.py configs/mask_rcnn_xcit_n12_16_shapes.py '
@@ -58,7 +60,6 @@ ONLY_PARSED = {
     'tools/make_shapes.py data/of_teacher': 'as for data/shapes_13bands',
     'tools/make_shapes.py data/unlabeled': 'as for data/shapes_13bands',
     'tools/demo.py': 'it serves until it is stopped; test_demo.py opens the page in a browser',
-    'tools/label_studio.py': 'it serves until it is stopped; test_label_studio.py asks it',
     'tools/classify.py xcit_small_12_p8_384_dist.pth data/imagenet/val --sample': 'as without',
     'tools/classify.py xcit_small_12_p8_384_dist.pth --images': 'test_classify.py runs it',
     'tools/probe.py': 'it needs two folders of labeled images; test_probe.py runs it',
@@ -91,8 +92,7 @@ SHORTER = {
 }
 # Pages whose commands take more than ten seconds together; make test parses them only.
 SLOW = {
-    f'docs/{name}.md'
-    for name in ('own_weights', 'errors_of_a_model', 'export', 'heights', 'large_images')
+    f'docs/{name}.md' for name in ('export', 'large_images', 'own_weights', 'scenes', 'train')
 }
 # Parts of commands, and what they become.
 SMALLER = {
@@ -152,7 +152,7 @@ class Terminal:
         if beginning(NOT_RUN, command):
             return
         if LAUNCHERS.search(command):
-            self.run(self._launched(command), only_parse=True)
+            self.parse(command)
         elif not command.startswith(SCRIPTS) or set('|<>&;') & set(command):
             self._bash(command)
         elif beginning(ONLY_PARSED, command) or beginning(DONE, command):
@@ -164,6 +164,12 @@ class Terminal:
                 shutil.copytree(source, target, dirs_exist_ok=True)
         else:
             self.run_shortened(command)
+
+    def parse(self, command: str) -> None:
+        """Read the arguments of a tool, or of the tool that a launcher starts, and its config."""
+        is_launched = LAUNCHERS.search(command)
+        argv = self._launched(command) if is_launched else self._words(command)
+        self.run(argv, only_parse=True)
 
     def run_shortened(self, command: str) -> None:
         for part, other in SMALLER.items():
@@ -271,8 +277,13 @@ def test_the_commands_of_a_slow_page_are_parsed(page, terminal):
         elif language == 'python':
             compile(text, page, 'exec')
         for command in commands(text) if language == 'bash' else ():
+<<<<<<< HEAD
             if command.startswith(SCRIPTS) and not beginning(NOT_RUN, command):
                 terminal.run(terminal._words(command), only_parse=True)
+=======
+            if command.startswith('tools/') and not beginning(NOT_RUN, command):
+                terminal.parse(command)
+>>>>>>> docsA
 
 
 def test_every_exception_is_of_a_command():

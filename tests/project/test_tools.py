@@ -123,8 +123,8 @@ def test_testing_evaluates_the_weights_of_the_file(trained, evaluate, tmp_path, 
 
 @pytest.mark.slow
 def test_a_released_detector_is_fine_tuned_on_other_classes(tool, shapes_root, tmp_path):
-    """With the config of docs/own_data.md, which is meant for the root of the clone."""
-    page = (ROOT / 'docs' / 'own_data.md').read_text()
+    """With the config of docs/your_data.md, which is meant for the root of the clone."""
+    page = (ROOT / 'docs' / 'your_data.md').read_text()
     start = page.index("_base_ = 'configs/mask_rcnn")
     text = page[start : page.index('```', start)].replace("'configs/", f"'{ROOT}/configs/")
     (tmp_path / 'own.py').write_text(text)

@@ -266,8 +266,8 @@ def test_a_model_computes_losses_and_predicts(name):
         assert np.isin(segments.numpy() % 1000, range(5)).all()
 
 
-def test_the_config_of_the_documentation_builds(tmp_path):
-    page = (ROOT / 'docs' / 'own_data.md').read_text()
+def test_the_config_of_the_readme_builds(tmp_path):
+    page = (ROOT / 'README.md').read_text()
     start = page.index("_base_ = 'mmdet::")
     (tmp_path / 'own.py').write_text(page[start : page.index('```', start)])
     cfg = Config.fromfile(tmp_path / 'own.py')

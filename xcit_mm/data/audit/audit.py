@@ -320,7 +320,7 @@ class _Images(_Samples):
                 finding = Finding(self.split, UNREADABLE, STOPS, file, None, reason(error), True)
                 return finding, info
         elif type(self.load) is LoadImage and (largest := info['img'].max()) <= DARKEST:
-            detail = f'its largest value is {largest:g} of 255 (see docs/own_data.md)'
+            detail = f'its largest value is {largest:g} of 255 (see docs/your_data.md)'
             return Finding(self.split, DARK, 'used as it is', file, None, detail), info
         return None, info
 

@@ -1,4 +1,4 @@
-"""What the bands of a TIFF file mean, for all code that reads them; see docs/multiband.md.
+"""What the bands of a TIFF file mean, for all code that reads them; see docs/your_data.md.
 
 GDAL reads the pixels, from a file, window by window, or from memory.
 """
