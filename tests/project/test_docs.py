@@ -91,9 +91,7 @@ SHORTER = {
     'tools/evaluate_export.py': 'test_dataloader.dataset.indices=4',
 }
 # Pages whose commands take more than ten seconds together; make test parses them only.
-SLOW = {
-    f'docs/{name}.md' for name in ('export', 'large_images', 'own_weights', 'scenes', 'train')
-}
+SLOW = {f'docs/{name}.md' for name in ('export', 'large_images', 'own_weights', 'scenes', 'train')}
 # Parts of commands, and what they become.
 SMALLER = {
     'make_shapes.py data/shapes': 'make_shapes.py data/shapes --num-val 12',  # all that are named
@@ -277,13 +275,8 @@ def test_the_commands_of_a_slow_page_are_parsed(page, terminal):
         elif language == 'python':
             compile(text, page, 'exec')
         for command in commands(text) if language == 'bash' else ():
-<<<<<<< HEAD
             if command.startswith(SCRIPTS) and not beginning(NOT_RUN, command):
-                terminal.run(terminal._words(command), only_parse=True)
-=======
-            if command.startswith('tools/') and not beginning(NOT_RUN, command):
                 terminal.parse(command)
->>>>>>> docsA
 
 
 def test_every_exception_is_of_a_command():
