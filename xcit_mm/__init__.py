@@ -80,11 +80,14 @@ environment.BUILT_ON.update(
 _LOADED_LATER = {
     'Embedder': 'xcit_mm.predict.embedder',
     'accelerate': 'xcit_mm.network.accelerate',
-    'load_model': 'xcit_mm.predict',
+    'load_model': 'xcit_mm.predict.model',
+    'shared_images': 'xcit_mm.large.training',
+    'stream': 'xcit_mm.large.stream',
+    'stream_backward': 'xcit_mm.large.stream',
     'xca': 'xcit_mm.network.fast.xca_operator',
 }
 
-__all__ = ['Embedder', 'UserError', 'XCiT', '__version__', 'accelerate', 'load_model', 'xca']
+__all__ = ['UserError', 'XCiT', '__version__', *_LOADED_LATER]
 
 
 def __getattr__(name: str) -> object:

@@ -58,8 +58,6 @@ def choose_batch_size(cfg: Config) -> list[str]:
     Raises:
         UserError: If not even one image fits.
     """
-    if cfg.train_dataloader.get('batch_size') != AUTO:
-        return []
     base, world = cfg.auto_scale_lr.base_batch_size, get_world_size()
     most = max(1, base // world)
     if cfg.get('resume'):

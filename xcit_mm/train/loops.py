@@ -17,7 +17,6 @@ from ..base.errors import UserError
 from ..base.processes import cpu_group
 from ..base.run_files import set_run_aside
 from ..data.datasets.samples import BadSample, seed_all
-from ..predict.fusion import FusedCopy
 from ..predict.same_sizes import predict_by_size
 from .checkpoints.recipe import compare_recipes, recipe_of
 from .checkpoints.training_state import RECIPE, STEP_LAYOUT
@@ -211,6 +210,8 @@ class FusedTestLoop(TestLoop):
     def __init__(
         self, *args: Any, dtype: str = 'float32', compiled: bool = False, **kwargs: Any
     ) -> None:
+        from ..predict.fusion.fused_copy import FusedCopy
+
         super().__init__(*args, **kwargs)
         self._fused = FusedCopy(DTYPES[dtype], compiled)
 

@@ -17,7 +17,6 @@ from ...base.run_files import has_checkpoints
 from ...config.build_model import weights_for, without_other_heads
 from ...network.weights.names import modules_of, require_same_tensors
 from ...network.weights.read import read_checkpoint
-from ...predict.results.class_names import check_names
 from ..distributed import unwrapped
 from .newest import newest_checkpoint
 from .recipe import changed_places, listed_changes, recipe_of
@@ -107,6 +106,8 @@ class CheckpointedRunner(Runner):
         A warning names a class that the checkpoint has under another name. In a test, the same
         classes in another order are an error.
         """
+        from ...predict.results.class_names import check_names
+
         del revise_keys  # an argument of mmengine's method: the names need no revision here
         checkpoint = read_checkpoint(
             filename, map_location, self.cfg.get('trust_checkpoint', False)

@@ -12,7 +12,6 @@ from mmengine.runner import Runner
 from ...base.errors import reason
 from ...base.files import is_disk_full, require_no_links
 from ...base.run_files import ERRORS, ERRORS_PICTURE
-from ...predict.errors.error_charts import draw_errors
 from . import order
 
 
@@ -52,6 +51,8 @@ class ModelErrorsHook(Hook):
 
 
 def _write(evaluator: Evaluator, folder: Path) -> None:
+    from ...predict.errors.error_charts import draw_errors
+
     metrics: list[Any] = evaluator.metrics if is_main_process() else []
     for metric in metrics:
         for tables in metric.error_tables() if hasattr(metric, 'error_tables') else ():
