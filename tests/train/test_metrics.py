@@ -195,7 +195,7 @@ def test_all_figures_count_the_same_number_of_detections(tmp_path, log, numbers)
     assert metrics['coco/bbox_mAP'] == pytest.approx(
         np.mean([metrics[f'coco/bbox_AP_{name}'] for name in ('pig', 'cow')]), abs=1e-3
     )
-    warned = [message for message in log if 'a.png with 180 of pig' in message]
+    warned = [message for message in log if 'a.png has 180 objects of the class pig' in message]
     assert len(warned) == (numbers is None)
     (boxes,) = metric.error_tables()
     assert boxes.confusion.sum(0)[0] == min(limit, 180)
