@@ -179,11 +179,3 @@ def test_images_of_five_bands(tmp_path, monkeypatch, capfd):
 def test_what_cannot_be_trained_is_refused(root, tmp_path, more, message):
     with pytest.raises(UserError, match=message):
         train(CONFIG, str(tmp_path), options=changes(root, **more))
-
-
-def test_a_single_class_is_refused(root, tmp_path):
-    shutil.copytree(root / 'train' / CLASSES[0], tmp_path / 'data/train' / CLASSES[0])
-    with pytest.raises(
-        UserError, match='has 1 folders of classes, but a classifier needs at least 2'
-    ):
-        train(CONFIG, str(tmp_path / 'run'), options=changes(tmp_path / 'data'))

@@ -96,15 +96,6 @@ def test_the_teacher_follows_each_step_and_the_last_layer_waits(images, tmp_path
             torch.testing.assert_close(teacher, expected, rtol=1e-5, atol=1e-7)
 
 
-def test_bfloat16_does_not_round_the_outputs_of_the_head(images, tmp_path):
-    wrapper = dict(type='CPUAmpOptimWrapper', optimizer=dict(type='AdamW', lr=1e-3), _delete_=True)
-    of_run = changes(images, dict(type='LoadImage')) | {'optim_wrapper': wrapper}
-    of_run.pop('optim_wrapper.type')
-    train(CONFIG, str(tmp_path), options=of_run)
-    logged = list(losses(tmp_path).values())
-    assert any(value != float(torch.tensor(value).bfloat16()) for value in logged)
-
-
 def test_the_teacher_is_the_pretrained_backbone(images, tmp_path):
     train(CONFIG, str(tmp_path), options=changes(images, dict(type='LoadImage')))
     path, saved = tmp_path / 'iter_4.pth', state(tmp_path)

@@ -26,8 +26,9 @@ class AccuracyMetric(BaseMetric):
         """Note how many classes have a larger score than the right one in each image."""
         for sample in data_samples:
             scores, label = sample['pred_scores'].cpu().numpy().copy(), int(sample['gt_label'])
-            # A class with the same score counts as larger: constant scores are no success.
-            rank = int((scores >= scores[label]).sum()) - 1
+            # A class with the same score counts as larger: constant scores are no success, and
+            # neither is NaN.
+            rank = int((~(scores < scores[label])).sum()) - 1
             scores[label] = -np.inf
             predicted = int(scores.argmax()) if rank else label
             self.results.append((sample.get('img_path', ''), predicted, (label, rank, len(scores))))

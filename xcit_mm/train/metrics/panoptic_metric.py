@@ -9,8 +9,10 @@ from mmengine import fileio
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
+from ...base.errors import UserError
 from ...data.audit.annotations import read_panoptic_annotations
 from ...data.datasets.segment_ids import segment_ids
+from ...data.transforms.decode import BadImageError
 from ...predict.results.segmentation import INSTANCE_OFFSET
 
 PAIR = 2**32  # more than the largest id
@@ -57,7 +59,10 @@ class PanopticQualityMetric(BaseMetric):
             path = fileio.join_path(self._seg_prefix, annotation['file_name'])
             segments = annotation['segments_info']
             predicted = sample['pred_panoptic_seg']['sem_seg'][0].cpu().numpy()
-            ids = segment_ids(path, self._backend_args)
+            try:
+                ids = segment_ids(path, self._backend_args)
+            except BadImageError as error:
+                raise UserError(f'{path}: {error}') from None
             labels = {s['id']: self._labels[s['category_id']] for s in segments}
             crowds = {s['id'] for s in segments if s.get('iscrowd')}
             self.results.append(_count_matches(ids, labels, crowds, predicted, len(self._labels)))
