@@ -372,15 +372,6 @@ def test_labels_and_predictions_of_no_class_have_a_row_and_a_column():
     assert metric.class_iou == dict(background=50, circle=0)
 
 
-def test_classes_of_one_name_have_a_row_each():
-    metric = iou_metric(('other', 'circle', 'other'))
-    maps = dict(gt_sem_seg=[[0, 1, 2, 2]], pred_sem_seg=[[0, 1, 2, 1]])
-    metric.process({}, [{k: dict(data=torch.tensor([values])) for k, values in maps.items()}])
-    metric.evaluate(1)
-    (tables,) = metric.error_tables()
-    assert [row['IoU percent'] for row in tables.rows_of_classes()] == [100, 50, 50]
-
-
 def test_areas_of_large_datasets_are_exact():
     """Beyond 2**24, float32 would lose single pixels."""
     metric = iou_metric(('background', 'circle'))

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from mmengine.dist import all_gather_object, broadcast, get_rank, is_main_process
+from mmengine.dist import broadcast, get_rank, is_main_process
 from mmengine.optim import OptimWrapper
 from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, TestLoop, ValLoop
@@ -13,8 +13,6 @@ from mmengine.runner.amp import autocast
 from torch import nn
 
 from ..base.device import DTYPES
-from ..base.errors import UserError
-from ..base.processes import cpu_group
 from ..base.run_files import set_run_aside
 from ..data.datasets.samples import BadSample, seed_all
 from ..predict.same_sizes import predict_by_size
@@ -55,13 +53,6 @@ class _Resumable:
 
     def _begin(self) -> None:
         """Compare a resumed run with the run before the interruption."""
-        group = cpu_group()
-        positions = all_gather_object((self._epoch, self._iter), group)
-        if len(set(positions)) > 1:
-            raise UserError(
-                f'the processes resume from different epochs and iterations ({positions}, by '
-                'rank): they need one work dir, on a disk that all machines share'
-            )
         hub = self.runner.message_hub
         images = self.dataloader.batch_sampler.images
         now = {'images a step': images, 'steps an epoch': len(self.dataloader)}

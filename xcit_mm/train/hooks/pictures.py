@@ -6,13 +6,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 
-from ...base.files import require_no_links
 from ...base.run_files import PICTURES
 from ...base.threads import Behind
 from . import order
@@ -39,10 +37,6 @@ class PictureHook(Hook):
     def __init__(self, test_dir: str | None = None) -> None:
         self.test_dir = test_dir
         self._pending = ExitStack()  # waits for the pictures of a test
-
-    def before_train(self, runner: Runner) -> None:
-        if is_main_process():
-            require_no_links(Path(runner.work_dir, PICTURES))
 
     def before_val_epoch(self, runner: Runner) -> None:
         self._left = NUM_VAL

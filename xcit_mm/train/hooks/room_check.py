@@ -6,7 +6,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, Runner
 
-from ...base.processes import cpu_group, require_same, together
+from ...base.processes import cpu_group, together
 from ...large.files.open_image import image_size
 from ..streamed_model import StreamedModel
 from . import order
@@ -38,8 +38,6 @@ class RoomCheckHook(Hook):
 
 def _check(model: StreamedModel, dataset: Any, is_trained: bool) -> None:
     path, size = largest_image(dataset)
-    if model.shared:
-        require_same({'the largest image': f'{path} {size}'}, model.group)
     if size is None:  # none can be read, which the loader reports
         return
     model.require_room(path, size, is_trained)
