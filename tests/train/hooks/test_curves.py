@@ -13,7 +13,6 @@ from threading import Thread
 
 import pytest
 from helpers.evaluated_runs import evaluated_run, resumed_run
-from helpers.in_process import call_tool
 from helpers.processes import forked, in_child
 from helpers.wandb_server import wandb_server
 from mmengine.config import Config
@@ -296,14 +295,6 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch, hook, package, e
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(DependencyError, match=rf'{package} is not installed: .*"\.\[{extra}\]"'):
         hook()
-
-
-def test_the_tool_offers_every_logger(monkeypatch, capfd):
-    arguments = ['config.py', '--logger', 'wandb', 'comet']
-    code, _, errors = call_tool(monkeypatch, capfd, 'train.py', *arguments)
-    assert code == 2
-    offered = errors.rpartition('choose from ')[2].translate(str.maketrans('', '', "'),\n"))
-    assert offered.split() == [*LOGGERS]
 
 
 def test_loggers_of_the_command_line_become_hooks():

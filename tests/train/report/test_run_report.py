@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import ROOT
 from helpers.evaluated_runs import evaluated_run, resumed_run
 from helpers.in_process import call_tool
 from helpers.resumed_runs import StopHook
-from helpers.runs import SEGMENTOR
 from PIL import Image
 
 import xcit_mm
@@ -317,19 +315,3 @@ def test_runs_that_cannot_be_drawn_are_left_out_with_a_note(plot_run, run, tmp_p
         assert code == expected and message in errors
         assert '\x1b' not in errors and 'Traceback' not in errors
         assert out.exists() == (code < 2)
-
-
-def test_a_training_writes_for_tensorboard_and_a_report(monkeypatch, capfd, shapes_root, tmp_path):
-    settings = [f'data_root={shapes_root}', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2']
-    settings += ['train_dataloader.num_workers=0', 'train_dataloader.batch_size=2']
-    arguments = ['--work-dir', tmp_path, '--tensorboard', '--cfg-options', *settings]
-    code, output, errors = call_tool(monkeypatch, capfd, 'train.py', ROOT / SEGMENTOR, *arguments)
-    assert code == 0, errors[-3000:]
-    assert f'report      {tmp_path / "report.html"}' in output + errors
-    assert list((tmp_path / 'tensorboard').iterdir())
-
-    (metrics,) = [json.loads(line) for line in (tmp_path / 'metrics.jsonl').open()]
-    page = (tmp_path / 'report.html').read_text()
-    pictures = list((tmp_path / 'pictures').iterdir())
-    assert page.count('data:image/jpeg') == len(pictures) == 4
-    assert f'<td>{metrics["mIoU"]:.4g}</td>' in page
