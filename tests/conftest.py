@@ -25,9 +25,9 @@ from helpers.tool_server import Process, server_folder
 from mmengine.logging import MMLogger
 from torch import Tensor
 
+from xcit_mm import load_model
 from xcit_mm.base import files
 from xcit_mm.data.drawings.shapes import ShapesSpec, make_shapes
-from xcit_mm.predict import load_model
 
 # The files that take longest come first, so that processes which share the tests end together.
 LONGEST = (

@@ -83,10 +83,10 @@ environment.BUILT_ON.update(
 _LOADED_LATER = {
     'Embedder': 'xcit_mm.predict.embedder',
     'accelerate': 'xcit_mm.network.accelerate',
-    'load_model': 'xcit_mm.predict',
-    'shared_images': 'xcit_mm.large',
-    'stream': 'xcit_mm.large',
-    'stream_backward': 'xcit_mm.large',
+    'load_model': 'xcit_mm.predict.model',
+    'shared_images': 'xcit_mm.large.training',
+    'stream': 'xcit_mm.large.stream',
+    'stream_backward': 'xcit_mm.large.stream',
     'xca': 'xcit_mm.network.fast.xca_operator',
 }
 

@@ -14,9 +14,9 @@ from helpers.processes import forked, in_processes, run_in_fork, torchrun
 from helpers.random_weights import DETECTOR
 from helpers.small_xcit import small_xcit
 
+from xcit_mm import stream, stream_backward
 from xcit_mm.base import processes
 from xcit_mm.base.errors import ArgumentError, ProcessesError
-from xcit_mm.large import stream, stream_backward
 from xcit_mm.large.training import shared_images
 
 GOOD, OTHER = 'good.npy', 'other.npy'

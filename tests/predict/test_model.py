@@ -10,11 +10,10 @@ from mmengine.runner import CheckpointLoader
 from mmengine.structures import BaseDataElement
 from PIL import Image
 
-from xcit_mm import UserError
+from xcit_mm import UserError, load_model
 from xcit_mm.base import device
 from xcit_mm.base.errors import ArgumentError
 from xcit_mm.large.maps import resized_labels
-from xcit_mm.predict import load_model
 
 SHAPES = ('circle', 'square', 'triangle')
 

@@ -11,7 +11,7 @@ from ..base.errors import UserError
 from ..base.shipped import CONFIGS
 from ..config.build_model import build_model
 from ..config.load import load_config
-from ..predict.fusion import fuse
+from ..predict.fusion.fused_copy import fuse
 
 BASES = {
     'detector': 'mask_rcnn_xcit_{}_{}_3x.py',

@@ -34,7 +34,7 @@ from ..network.weights.names import require_same_tensors
 from ..network.weights.pretrained import require_file
 from ..network.weights.read import read_checkpoint
 from .chunked import free_backbone_maps, segment
-from .fusion import FusedCopy
+from .fusion.fused_copy import FusedCopy
 from .large.large_predictions import LargePrediction
 from .large.predict_large import LargeOptions, predict_large
 from .results import Detections, Heights, Segmentation

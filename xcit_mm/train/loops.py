@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from mmengine.dist import all_gather_object, broadcast, get_rank, is_main_process
+from mmengine.dist import broadcast, get_rank, is_main_process
 from mmengine.optim import OptimWrapper
 from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, TestLoop, ValLoop
@@ -13,11 +13,8 @@ from mmengine.runner.amp import autocast
 from torch import nn
 
 from ..base.device import DTYPES
-from ..base.errors import UserError
-from ..base.processes import cpu_group
 from ..base.run_files import set_run_aside
 from ..data.datasets.samples import BadSample, seed_all
-from ..predict.fusion import FusedCopy
 from ..predict.same_sizes import predict_by_size
 from .checkpoints.recipe import compare_recipes, recipe_of
 from .checkpoints.training_state import RECIPE, STEP_LAYOUT
@@ -56,13 +53,6 @@ class _Resumable:
 
     def _begin(self) -> None:
         """Compare a resumed run with the run before the interruption."""
-        group = cpu_group()
-        positions = all_gather_object((self._epoch, self._iter), group)
-        if len(set(positions)) > 1:
-            raise UserError(
-                f'the processes resume from different epochs and iterations ({positions}, by '
-                'rank): they need one work dir, on a disk that all machines share'
-            )
         hub = self.runner.message_hub
         images = self.dataloader.batch_sampler.images
         now = {'images a step': images, 'steps an epoch': len(self.dataloader)}
@@ -211,6 +201,8 @@ class FusedTestLoop(TestLoop):
     def __init__(
         self, *args: Any, dtype: str = 'float32', compiled: bool = False, **kwargs: Any
     ) -> None:
+        from ..predict.fusion.fused_copy import FusedCopy
+
         super().__init__(*args, **kwargs)
         self._fused = FusedCopy(DTYPES[dtype], compiled)
 

@@ -8,7 +8,7 @@ from mmengine.optim import OptimWrapper
 from mmengine.registry import OPTIM_WRAPPERS
 from torch import nn
 
-from ..predict.fusion import widened_outputs
+from ..predict.fusion.precision import widened_outputs
 
 
 @OPTIM_WRAPPERS.register_module()

@@ -21,18 +21,18 @@ from ..base.errors import ProcessesError, UserError
 from ..base.processes import cpu_group, own_group, together
 from ..base.progress import LoggedProgress, Progress, TileProgress, silent
 from ..large.files.image_source import TRAINED, ImageSource
-from ..large.losses.step import streamed_loss
+from ..large.losses.step import require_room, require_trainable_model, streamed_loss
 from ..large.maps.detect import require_detector
 from ..large.maps.segment import require_segmentor
 from ..large.tokens.normalized import NormalizedImage, require_only_normalization
 from ..large.tokens.passes import Passes, Unread
 from ..large.tokens.streamable import require_streamable
 from ..large.tokens.workspace import Workspace, memory_limit, open_workspace
-from ..predict.fusion import in_dtype
+from ..predict.fusion.fused_copy import in_dtype
 from ..predict.large.streamed_results import bytes_of_pixel, demand_of, label_dtype, results_of
 from .distributed import average_gradients
 
-REMEDY = 'set stream=None, and train on crops'
+HINT = 'set stream=None, and train on crops'
 
 
 @MODEL_WRAPPERS.register_module()
@@ -83,7 +83,7 @@ class StreamedModel(nn.Module):
         require_streamable(getattr(self.module, 'backbone', self.module))
         require_only_normalization(self.module.data_preprocessor, ())
         require = require_segmentor if self._is_segmentor else require_detector
-        require(self.module, REMEDY)
+        require(self.module, HINT)
         self._trained = [self.module]  # in a list: its parameters are counted once
         if not train and get_world_size() > 1:
             self._trained = [_distributed(self.module, find_unused_parameters)]
@@ -162,8 +162,16 @@ class StreamedModel(nn.Module):
         """Return an image as the input of the model."""
         return NormalizedImage(source, self.module.data_preprocessor, (), sample.get('bands'))
 
-    def require_room_to_predict(self, size: tuple[int, int]) -> None:
-        """Refuse an image (H, W) whose prediction needs more memory or disk space than there is."""
+    def require_room(self, path: str, size: tuple[int, int], is_trained: bool) -> None:
+        """Refuse an image (H, W) that needs more memory or disk space than there is."""
+        with image_named(path):
+            if is_trained:
+                require_trainable_model(self.module)
+                require_room(self.module, size, self.memory, self.store, self.group)
+            else:
+                self._require_room_to_predict(size)
+
+    def _require_room_to_predict(self, size: tuple[int, int]) -> None:
         backbone = self.module.backbone
         passes = Passes(backbone, Unread((backbone.in_channels, *size)), group=self.group)
         self._workspace(passes, size).remove()

@@ -12,7 +12,7 @@ from helpers import PATIENCE, wait_until
 from helpers.random_weights import DETECTOR, SEGMENTOR
 from playwright.sync_api import expect
 
-from xcit_mm.predict import Model
+from xcit_mm.predict.model import Model
 
 TIMEOUT = PATIENCE * 1000  # ms
 

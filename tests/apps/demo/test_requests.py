@@ -25,7 +25,7 @@ from PIL import Image
 from xcit_mm.apps.demo import OfferedModels, served, server
 from xcit_mm.apps.demo.page import build_page
 from xcit_mm.base.errors import UserError
-from xcit_mm.predict import Model
+from xcit_mm.predict.model import Model
 
 META = {'_type': 'gradio.FileData'}
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from xcit_mm import UserError, load_model
 from xcit_mm.apps.push.run import push
 from xcit_mm.network.weights.read import read_checkpoint
-from xcit_mm.predict import Model
+from xcit_mm.predict.model import Model
 
 HEIGHTS = 'configs/heights_xcit_n12_16_shapes.py'
 BANDS = 'configs/sem_fpn_xcit_n12_16_13bands_shapes.py'

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ...base.errors import UserError
 from ...data.drawings.shapes import draw_image, spread
-from ...predict import Model
 from ...predict.folders import VIDEOS
+from ...predict.model import Model
 from ...predict.sources import find_inputs
 from .graphs.graph import Graph
 from .graphs.mask2former import INSTANCES

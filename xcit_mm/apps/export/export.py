@@ -16,7 +16,7 @@ from ...base.files import put_in_place, require_writable_file
 from ...config.build_model import build_model
 from ...config.config_errors import config_errors
 from ...config.load import load_config
-from ...predict import load_model
+from ...predict.model import load_model
 from .choices import FORMATS, PARTS, PRECISIONS
 from .comparison import TOLERANCES, Difference, Images, compare, drawn_images, find_images
 from .description import describe

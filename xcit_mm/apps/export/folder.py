@@ -13,7 +13,7 @@ from ...base.environment import installed
 from ...base.errors import UserError
 from ...base.files import move_folder, require_writable, unfinished_folder, writing_to
 from ...data.drawings.shapes import draw_image
-from ...predict import Model, load_model
+from ...predict.model import Model, load_model
 from ...predict.results import SCORE_THR, Detections, Segmentation
 from . import predict
 from .comparison import TOLERANCES, WORST, find_images

@@ -12,7 +12,7 @@ from ...base.errors import UserError, reason
 from ...network import XCiT
 from ...network.weights.hub import HUB
 from ...network.weights.names import architecture
-from ...predict import Model
+from ...predict.model import Model
 from ...train.report.titles import KINDS, OF_CLASS, title
 
 LIBRARY = 'xcit_mm'

@@ -14,7 +14,7 @@ from ...base.files import require_writable, write_beside
 from ...config.config_data import describe
 from ...config.load import load_config
 from ...network.weights.hub import CONFIG, HUB, WEIGHTS, hub_errors, parse_name
-from ...predict import Model, load_model
+from ...predict.model import Model, load_model
 from .card import Card, read_metrics
 
 PICTURE = 'picture'

@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from typing import Any
 
 from mmdet.datasets import CocoDataset
@@ -175,7 +176,8 @@ class CheckedCocoDataset(CocoDataset):
 def indexed(coco: COCO, content: dict[str, Any]) -> COCO:
     """Fill an empty COCO with the content of an annotation file."""
     coco.dataset = content
-    coco.createIndex()
+    with redirect_stdout(None):  # pycocotools prints that it indexes
+        coco.createIndex()
     coco.img_ann_map, coco.cat_img_map = coco.imgToAnns, coco.catToImgs
     return coco
 

@@ -34,7 +34,7 @@ from ...large.tokens.passes import Passes
 from ...large.tokens.shards import Shards
 from ...large.tokens.streamable import require_streamable
 from ...large.tokens.workspace import GIB, Demand, Workspace, open_workspace
-from ..fusion import in_dtype
+from ..fusion.fused_copy import in_dtype
 from ..results import Detections, Heights, Segmentation
 from .large_predictions import (
     PICTURE_SIDE,

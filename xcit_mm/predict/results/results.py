@@ -8,7 +8,6 @@ import cv2
 import numpy as np
 import shapely
 from mmengine.structures import InstanceData
-from pycocotools import mask as coco_mask
 
 from ...base.environment import require
 from ...data.transforms.decode import rgb_of
@@ -16,6 +15,7 @@ from ...large.labels.outlines import outlines_of_masks
 from .class_names import category_ids, valid_palette
 from .detected_object import DetectedObject
 from .drawing import Color, draw_objects, topmost_masks
+from .run_lengths import run_lengths
 from .short_texts import few_names, size_text
 from .supervision_detections import labels_of, masks_of, to_supervision
 
@@ -261,9 +261,3 @@ class Detections:
 
     def _run_lengths(self, i: int) -> dict[str, Any] | None:
         return None if self.masks is None else run_lengths(self.masks[i])
-
-
-def run_lengths(mask: np.ndarray) -> dict[str, Any]:
-    """Return the run lengths of a mask (H, W) of bool, as pycocotools encodes it."""
-    # pycocotools reads columns; OpenCV transposes several times as fast as NumPy copies.
-    return coco_mask.encode(cv2.transpose(mask.view(np.uint8)).T)

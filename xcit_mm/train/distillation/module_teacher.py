@@ -60,10 +60,6 @@ class ModuleTeacher(Teacher):
         trusted: bool = False,
     ) -> None:
         self.num_prefix_tokens = num_prefix_tokens  # super().__init__ computes features
-        if not checkpoint:
-            raise ArgumentError(
-                f'teacher {module["type"]}: name its weights, model.teacher.checkpoint=FILE'
-            )
         network, content = MODELS.build(module), read_checkpoint(checkpoint, trusted=trusted)
         _load(network, model_state(content, checkpoint), checkpoint)
         in_channels = getattr(network, 'in_channels', module.get('in_channels', RGB))

@@ -24,9 +24,7 @@ from . import order
 # Windows.
 NAMES = 'SIGTERM', 'SIGINT', 'SIGBREAK'
 SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
-STOPPING = b'stopping after this step, with a checkpoint'
-STOPPING_LATER = b'stopping after this validation and the next step, with a checkpoint'
-AT_ONCE = b' (the same signal again: at once)'
+STOPPING = b'stopping after this step, with a checkpoint (the same signal again: at once)'
 REPEAT_WINDOW = 1  # second within which the same signal may come twice: timeout(1) sends it so
 PATIENCE = 60  # seconds without data after which a run stops in the middle of a step
 
@@ -46,7 +44,6 @@ class InterruptHook(Hook):
 
     priority = order.INTERRUPT
     _signal = 0  # none has arrived
-    _is_unsaved = False  # whether a validation runs whose step has no checkpoint
 
     def before_train(self, runner: Runner) -> None:
         self._group = cpu_group()
@@ -62,12 +59,6 @@ class InterruptHook(Hook):
         all_reduce(signum, 'max', self._group)
         if signum:
             self._save_and_stop(runner, int(signum), runner.iter + 1)
-
-    def before_val(self, runner: Runner) -> None:
-        self._is_unsaved = not self._is_saved(runner)
-
-    def after_val(self, runner: Runner) -> None:
-        self._is_unsaved = False
 
     def after_val_iter(self, runner: Runner, **_: Any) -> None:
         if self._signal and self._is_saved(runner):
@@ -111,8 +102,7 @@ class InterruptHook(Hook):
             self._signal, self._received = signum, time.monotonic()
             with suppress(OSError):  # stderr may be closed
                 # Not by a logger, which may be in the middle of a line.
-                text = STOPPING_LATER if self._is_unsaved else STOPPING
-                os.write(sys.stderr.fileno(), text + AT_ONCE * is_single + b'\n')
+                os.write(sys.stderr.fileno(), STOPPING + b'\n')
         elif signum == signal.SIGINT:
             raise KeyboardInterrupt
         elif time.monotonic() > self._received + REPEAT_WINDOW:

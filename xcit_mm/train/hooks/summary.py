@@ -11,9 +11,8 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ... import mmcv_ops
 from ...base.console import log_file
-from ...base.environment import versions
+from ...base.environment import NOTICES, versions
 from ...base.errors import reason
 from ...base.files import write_json
 from ...base.run_files import PICTURES, POINTER, RUN_INFO
@@ -39,8 +38,8 @@ class ReportHook(Hook):
         self._notes: list[str] = []
 
     def before_run(self, runner: Runner) -> None:
-        if mmcv_ops.is_active():
-            runner.logger.info(mmcv_ops.NOTICE)
+        for notice in NOTICES:
+            runner.logger.info(notice)
 
     def before_train(self, runner: Runner) -> None:
         if is_main_process():
