@@ -49,7 +49,9 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
         if isinstance(error, UnpicklingError) and not trusted:
             # PyTorch's own message is advice, and so is the second sentence of its cause.
             cause = reason(error.__context__ or error).partition('. ')[0]
-            why = f'it is damaged or needs more than weights, which could run code ({cause}): {TRUST}'
+            why = (
+                f'it is damaged or needs more than weights, which could run code ({cause}): {TRUST}'
+            )
     cached = f' ({file}: delete it to download it again)' if is_url(path) else ''
     raise UserError(f'the checkpoint {path}{cached} cannot be read: {why}')
 
