@@ -78,8 +78,8 @@ class Classifier:
         self.architecture = architecture(state, self.checkpoint)
         self.released_name = name_in_release(self.checkpoint, str(self.architecture))
         channels, number = state[STEM].shape[1], self.model.num_classes
-        images = described_images(content, channels, self.checkpoint)
-        self.classes = described_classes(content, number, self.checkpoint)
+        images = described_images(content)
+        self.classes = described_classes(content)
         self.size = size or images.get('size') or training_size(self.released_name)
         self.batch_size, self.workers = batch_size, workers
         self.description = dict(
