@@ -47,6 +47,7 @@ def served(
                 state_session_capacity=KEPT_PREDICTIONS,
                 share=False,
                 ssr_mode=False,  # which would start Node.js
+                show_error=True,  # such as of a picture that Pillow cannot read
                 footer_links=[],  # to Gradio's settings and its API
                 prevent_thread_lock=True,
                 quiet=True,
