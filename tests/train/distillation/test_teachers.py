@@ -173,8 +173,6 @@ def test_an_xcit_of_ours_says_how_its_images_are_normalized(tmp_path):
     raw = (images * PREPROCESSOR.std + PREPROCESSOR.mean).flip(1)
     torch.testing.assert_close(found.map, network.features((raw - mean) / std).map.detach())
 
-    broken = save(tmp_path / 'broken.pth', network, images=of_file | dict(mean=5))
-    assert f"meta['images'] of {broken} has no mean and std" in refusal(ModuleTeacher, XCIT, broken)
     unknown = save(tmp_path / 'unknown.pth', network)
     assert refusal(ModuleTeacher, XCIT, unknown) == (
         f'teacher ImageXCiT: {unknown} does not say how its images are normalized: write '

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from ....base.environment import quiet
 from ....base.errors import UserError, looked_in, reason
-from ....network.weights.pickles import UnreadableError
 from ..choices import FORMATS
 from .format import Format, Runtime
 
@@ -24,8 +23,7 @@ def load_runtime(path: str | Path, trusted: bool = False) -> Runtime:
 
     Args:
         path: A file that :func:`xcit_mm.apps.export.export` has written.
-        trusted: Run the code in a .pt2 file. AOTInductor's files, which are native code, and files
-            of PyTorch before 2.9 need it.
+        trusted: Run the code in a .pt2 file, without which PyTorch cannot load it.
 
     Raises:
         UserError: If the file does not exist, has another suffix than .onnx, .xml or .pt2, cannot
@@ -40,11 +38,15 @@ def load_runtime(path: str | Path, trusted: bool = False) -> Runtime:
     if path.suffix not in suffixes:
         raise UserError(f'{path}: the suffix of an exported file is one of {", ".join(suffixes)}')
     try:
+        format = format_of(path)
+        if format.runs_code and not trusted:
+            raise UserError(
+                f'{path} can run any code when it is loaded; if you trust its source, pass '
+                '--trust-checkpoint (trusted=True in load_runtime)'
+            )
         with quiet():
-            return format_of(path).load(path, trusted)
+            return format.read(path)
     except UserError:
         raise
-    except UnreadableError as error:
-        raise UserError(f'{path} cannot be read: {error}') from None
     except Exception as error:  # each runtime has its own
         raise UserError(f'{path} cannot be read ({reason(error)}): export it again') from error
