@@ -16,7 +16,6 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS
 
 from xcit_mm import UserError
-from xcit_mm.config.rules import check_counts
 from xcit_mm.train import batch_size
 from xcit_mm.train.batch_size import choose_batch_size
 
@@ -192,20 +191,6 @@ def test_a_recipe_is_never_exceeded_and_others_are_left_alone(monkeypatch):
     cfg = config(**{'train_dataloader.batch_size': 3})
     before = cfg.to_dict()
     assert choose_batch_size(cfg) == [] and cfg.to_dict() == before
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        ({'auto_scale_lr': None}, 'auto needs auto_scale_lr.base_batch_size'),
-        ({'optim_wrapper.accumulative_counts': 4}, 'accumulative_counts=4 does not go with'),
-        ({'stream': dict(memory='1GiB')}, 'does not go with stream'),
-        ({'train_dataloader.batch_size': 'aut'}, "batch_size='aut' is not a positive integer"),
-    ],
-)
-def test_what_auto_does_not_go_with_is_refused(options, message):
-    with pytest.raises(UserError, match=message):
-        check_counts(config(**options))
 
 
 def test_without_a_readable_image_the_reason_is_named():

@@ -228,21 +228,15 @@ def test_pixels_without_data_get_nan_of_the_bands_as_in_predictions(root, tmp_pa
     [
         (
             dict(stream=dict(train=True), train_dataloader=dict(batch_size=1)),
-            r'train_dataloader\.dataset\.pipeline: ReadWindow reads windows, but stream computes '
-            r'whole images: write stream=dict\(train=False, \.\.\.\) to train on windows',
+            r'train_dataloader: stream computes whole images, .*; stream=dict\(train=False, ',
         ),
         (
             dict(train_dataloader=dict(dataset=dict(pipeline=[dict(type='OpenImage')]))),
-            r'OpenImage opens images that are read by windows: set stream\.train=True, or load the',
+            r'OpenImage opens images that are read by windows: add stream=.*train=True\)',
         ),
-        (dict(stream=dict(train=1)), r'stream\.train=1 is neither True nor False'),
         (
             dict(val_dataloader=dict(batch_size=3)),
             r'val_dataloader\.batch_size=3: whole images are streamed one at a time',
-        ),
-        (
-            dict(val_evaluator=dict(type='CocoAPMetric', ann_file='setup.py')),
-            r'but the objects of the val dataset are in its own files: write ann_file=None',
         ),
     ],
 )

@@ -26,7 +26,6 @@ from ..base.errors import UserError, is_out_of_memory, reason
 from ..base.free_memory import free_memory
 from ..base.processes import cpu_group, together
 from ..config.adapt import AUTO
-from ..config.rules import check_single_images
 from ..config.tree import class_name, typed_nodes
 from ..data.datasets.samples import seed_all
 
@@ -74,7 +73,6 @@ def choose_batch_size(cfg: Config) -> list[str]:
         all_reduce(smallest, 'min', cpu_group())
         size = int(smallest)
     cfg.train_dataloader.batch_size = size
-    check_single_images(cfg)
     counts = max(1, most // size)
     notes = [
         f'train_dataloader.batch_size={size}: {how}. An update has {size * counts * world} images '

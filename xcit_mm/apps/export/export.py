@@ -14,7 +14,6 @@ from ...base.environment import quiet
 from ...base.errors import ArgumentError, UserError, reason
 from ...base.files import put_in_place, require_writable_file
 from ...config.build_model import build_model
-from ...config.config_errors import config_errors
 from ...config.load import load_config
 from ...predict import load_model
 from .choices import FORMATS, PARTS, PRECISIONS
@@ -91,12 +90,11 @@ def export(
     cfg = load_config(config, options)
     metadata = {'config': Path(config).name, 'precision': precision}
     if checkpoint is None:
-        module = build_model(cfg, 'cpu', options)
+        module = build_model(cfg, 'cpu')
     else:
         model = load_model(config, checkpoint, 'cpu', options, trust_checkpoint)
         module, metadata['classes'] = model.module, json.dumps(model.classes)
-    with config_errors(cfg, options):
-        graph = build_graph(module, part)
+    graph = build_graph(module, part)
     if gather:
         _require_deformable(graph)
     converts = (cfg.model.get('data_preprocessor') or {}).get('bgr_to_rgb')
@@ -116,7 +114,7 @@ def export(
         images = {**images, **find_images(model, verify)}
     inputs = [partial(_input, graph, load) for load in calibration.values()]
     contents = Contents(graph, metadata, inputs, gather)
-    with config_errors(cfg, options), quiet():
+    with quiet():
         differences = _write(contents, path, format, images, may_find_nothing=checkpoint is None)
     return Exported(path, BY_NAME[format].size(path), graph.outputs, differences)
 

@@ -30,8 +30,6 @@ from ...base.free_memory import free_memory
 from ...base.processes import connected, require_same
 from ...base.progress import ImageProgress, TileProgress
 from ...base.threads import Behind, ahead
-from ...config.config_errors import config_errors
-from ...config.load import load_config
 from ...data.tiff.places import NOWHERE, incomplete, place_of_file
 from ...large.files.open_image import image_size
 from ...network.weights.cache import is_url
@@ -118,10 +116,7 @@ def infer(
     if given:
         info['options'] = {k: str(v) if isinstance(v, Path) else v for k, v in given.items()}
     output = Output(out, model, info, outputs)
-    # Wrong values of heads and of test_cfg show in the first image.
-    options = loading.get('options')
-    errors = config_errors(load_config(config, options), options, lambda: output.has_written)
-    with errors, connected() if stream else nullcontext(False) as are_many:
+    with connected() if stream else nullcontext(False) as are_many:
         if are_many:
             check_options(model, tiling)  # slices have no processes
             names = {f'input {number}': name for number, name in enumerate(tiled, 1)}
