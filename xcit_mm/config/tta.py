@@ -25,8 +25,8 @@ def use_tta(cfg: Config) -> list[str]:
     dataset, *others = split_datasets(cfg, 'test')
     if others or cfg.get('default_scope') not in RATIOS:
         raise UserError(
-            f'--tta merges the predictions for a single dataset of mmdet or mmseg, which the test '
-            f'data of {cfg.filename} is not'
+            f'--tta: the test data of {cfg.filename} is not a single dataset of mmdet or mmseg, '
+            'whose predictions can be merged'
         )
     test_cfg = cfg.model.get('test_cfg') or {}
     if cfg.model.get('panoptic_fusion_head') and test_cfg.get('panoptic_on', True):
