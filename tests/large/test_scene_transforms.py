@@ -17,7 +17,6 @@ from xcit_mm import UserError
 from xcit_mm.base.environment import require_framework
 from xcit_mm.base.geometry import Window, whole
 from xcit_mm.config.load import load_config
-from xcit_mm.config.rules import check_image_channels
 from xcit_mm.data.audit.audit import NO_CLASS, check_dataset
 from xcit_mm.data.datasets.samples import SampleRequest, Samples, TrainingSamples
 from xcit_mm.data.transforms.decode import (
@@ -207,20 +206,6 @@ def test_images_of_other_bands(tmp_path):
     with pytest.raises(BadImageError, match=NOT_FINITE):
         loader = OpenImage(bands=BANDS['bands'])
         loader.read_through(loader(dict(img_path=str(path))))
-
-
-@pytest.mark.parametrize(
-    ('pipeline', 'sentence'),
-    [
-        ([OPEN, PACK], r"OpenImage loads 3 channels, .*'OpenImage', bands=dict\(channels=...\)"),
-        ([BANDS, dict(type='DistortColors')], 'DistortColors does not take 5 channels'),
-    ],
-)
-def test_the_bands_of_a_config_are_compared(scenes, pipeline, sentence):
-    cfg = config_of(scenes, pipeline)
-    cfg.model.backbone.in_channels = 5
-    with pytest.raises(UserError, match=sentence):
-        check_image_channels(cfg, ('train',))
 
 
 def test_the_loader_of_pictures_is_that_of_the_scenes(scenes):

@@ -15,7 +15,6 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS
 
 from xcit_mm import UserError
-from xcit_mm.config.rules import check_counts
 from xcit_mm.train import batch_size
 from xcit_mm.train.batch_size import choose_batch_size
 
@@ -142,17 +141,6 @@ def test_on_a_gpu_with_little_memory(monkeypatch):
     assert 1 <= cfg.train_dataloader.batch_size < 8
 
 
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        ({'auto_scale_lr': None}, 'auto needs auto_scale_lr.base_batch_size'),
-        ({'optim_wrapper.accumulative_counts': 4}, 'accumulative_counts=4 does not go with'),
-        ({'stream': dict(memory='1GiB')}, 'does not go with stream'),
-    ],
-)
-def test_what_auto_does_not_go_with_is_refused(options, message):
-    with pytest.raises(UserError, match=message):
-        check_counts(config(**options))
 
 
 def test_two_processes_agree_on_the_smaller_batch(monkeypatch, tmp_path):

@@ -12,7 +12,6 @@ from torch import nn
 from xcit_mm import UserError, XCiT
 from xcit_mm.config.build_model import build_model
 from xcit_mm.config.load import load_config
-from xcit_mm.config.rules import check_recipe
 from xcit_mm.network.archs import ARCHS
 
 
@@ -113,10 +112,3 @@ def test_frozen_parameters_and_blocks_that_are_not_computed_are_left_out():
     blocks = {name.split('.')[2] for name in trained if '.blocks.' in name}
     assert blocks == {*'234567'}
     assert all(found[name]['lr'] == pytest.approx(RATE * scale(name, 8)) for name in trained)
-
-
-def test_layer_decay_is_not_ignored_without_its_constructor():
-    options = {'optim_wrapper.paramwise_cfg.layer_decay': DECAY}
-    cfg = load_config('configs/sem_fpn_xcit_n12_16_shapes.py', options)
-    with pytest.raises(UserError, match=r'layer_decay=0\.8 needs optim_wrapper\.constructor='):
-        check_recipe(cfg)

@@ -88,14 +88,10 @@ class ProcessesError(UserError):
 
 
 class ConfigError(UserError):
-    """Another package has failed at a value of a config; its error is the ``__cause__``.
+    """Another package cannot build a part of a config; its error is the ``__cause__``.
 
-    The tools write the traceback to ``log``, the log of the run. None: there is no run.
+    The tools print its traceback, too.
     """
-
-    def __init__(self, message: str, log: Path | None = None) -> None:
-        super().__init__(message)
-        self.log = log
 
 
 class MissingOperatorError(UserError, NotImplementedError):

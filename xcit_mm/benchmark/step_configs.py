@@ -12,11 +12,11 @@ from ..base.environment import require, require_framework
 from ..base.errors import ArgumentError, UserError
 from ..config.adapt import (
     HOOKS_OF_MMENGINE,
-    REPLACEMENTS,
     WORKER_ARGUMENTS,
     adapt_for_training,
 )
 from ..config.load import load_config
+from ..config.replacements import REPLACEMENTS
 from ..config.rules import check
 from ..config.tree import replace_nodes
 from ..data.drawings.shapes import ShapesSpec, make_shapes
@@ -25,7 +25,7 @@ from .whole_models import BACKBONES, BASES
 
 SEM_FPN, STOCK = '+sem_fpn', '+stock'  # suffixes: Semantic FPN, and as mmdet or mmseg train
 # Our classes, and what mmdet and mmseg use in their place.
-STOCK_CLASSES = {ours: theirs for theirs, ours in REPLACEMENTS.items()}
+STOCK_CLASSES = {row.replacement: row.name for row in REPLACEMENTS.values()}
 STOCK_CLASSES |= {
     'AlignedEncoderDecoder': 'EncoderDecoder',
     'BatchedRPNHead': 'RPNHead',

@@ -251,14 +251,14 @@ def load_model(
     checkpoint = str(config if checkpoint is None else checkpoint)
     require_file(checkpoint, trusted=trust_checkpoint)
     content = read_checkpoint(checkpoint, trusted=trust_checkpoint)
-    module = build_model(cfg, 'cpu', options)
+    module = build_model(cfg, 'cpu')
     state = weights_for(module, content, checkpoint)
     require_same_tensors(state, module.state_dict(), checkpoint)
     module.load_state_dict(state, strict=False)
     require_framework(cfg.default_scope)
     scope = DefaultScope.overwrite_default_scope(cfg.default_scope)
     has_classes = not predicts_heights(module)
-    with config_errors(cfg, options), scope, quiet():
+    with config_errors(cfg), scope, quiet():
         names = classes_and_palette(cfg, content, module) if has_classes else ((), ())
         # Otherwise the checkpoint names the classes, if it can.
         is_named = has_classes and names_classes(cfg)

@@ -25,7 +25,6 @@ from ..base.errors import UserError, is_out_of_memory
 from ..base.free_memory import free_memory
 from ..base.processes import cpu_group
 from ..config.adapt import AUTO
-from ..config.rules import check_single_images
 from ..config.tree import class_name, typed_nodes
 from ..data.datasets.samples import SampleRequest, TrainingSamples, seed_all
 
@@ -74,7 +73,6 @@ def choose_batch_size(cfg: Config) -> list[str]:
             'the memory; use a smaller model or smaller images, or model.backbone.with_cp=True'
         )
     cfg.train_dataloader.batch_size = size
-    check_single_images(cfg)
     counts = max(1, most // size)
     _accumulate(cfg, counts)
     return [

@@ -35,7 +35,6 @@ class _Resumable:
     """What both loops do at the start, before a step, and for a validation."""
 
     endless: bool
-    has_run = False
     stop_reason: str | None = None  # why a hook has set mmengine's stop_training
 
     def __init__(self, runner: Runner, dataloader: dict, **kwargs) -> None:
@@ -82,9 +81,6 @@ class _Resumable:
     def run_iter(self, *args) -> None:
         seed_all(self.runner.seed, self.dataloader.batch_sampler.rank, self._iter)
         super().run_iter(*args)
-        # Errors after this are not about the config. The first steps may only add up gradients.
-        wrapper = self.runner.optim_wrapper
-        self.has_run |= not isinstance(wrapper, OptimWrapper) or wrapper.should_update()
 
     def _batches(self) -> Iterator[Any]:
         self.dataloader.batch_sampler.start = self._iter
@@ -111,7 +107,6 @@ class _Resumable:
             for buffer in self.runner.model.buffers():
                 broadcast(buffer)
             self.runner.val_loop.run()
-            self.runner.val_loop.has_run = True
 
 
 @LOOPS.register_module()

@@ -19,8 +19,8 @@ from helpers.in_process import call_tool
 from helpers.pickles import zipped
 
 from xcit_mm import UserError
-from xcit_mm.config.data_rules import check_data
 from xcit_mm.config.load import load_config
+from xcit_mm.config.rules import check_data
 from xcit_mm.data.datasets import fetch as module
 from xcit_mm.data.datasets.fetch import ADE20K, COCO, DATASETS, DOWNLOADS, Archive, Dataset, prepare
 

@@ -67,7 +67,7 @@ def evaluate(
     notes = adapt_for_test(cfg, checkpoint, trust_checkpoint=trust_checkpoint)
     check(cfg, 'test')
     trust = read_all_safely(cfg.trust_checkpoint)
-    with config_errors(cfg, options), trust, quiet(), TemporaryDirectory() as cfg.work_dir:
+    with config_errors(cfg), trust, quiet(), TemporaryDirectory() as cfg.work_dir:
         runner = _runner_without_file(cfg, notes)
         loader = runner.test_loop.dataloader
         runner.load_or_resume()

@@ -14,7 +14,6 @@ from ...base.environment import quiet
 from ...base.errors import UserError, reason
 from ...base.files import put_in_place, require_writable_file
 from ...config.build_model import build_model
-from ...config.config_errors import config_errors
 from ...config.load import load_config
 from ...predict.model import Model, load_model
 from .comparison import TOLERANCES, Difference, Images, compare, drawn_images, find_images
@@ -74,12 +73,11 @@ def export(
     cfg = load_config(config, options)
     model = None
     if checkpoint is None:
-        module = build_model(cfg, 'cpu', options)
+        module = build_model(cfg, 'cpu')
     else:
         model = load_model(config, checkpoint, 'cpu', options, trust_checkpoint)
         module = model.module
-    with config_errors(cfg, options):
-        graph = build_graph(module, settings.part)
+    graph = build_graph(module, settings.part)
     converts = (cfg.model.get('data_preprocessor') or {}).get('bgr_to_rgb')
     channels = 'bands' if graph.channels != 3 else 'RGB' if converts else 'BGR'
     metadata = dict(config=Path(config).name, precision=settings.precision, channels=channels)
@@ -90,7 +88,7 @@ def export(
         images = {**images, **find_images(model, settings.verify)}
     inputs = [partial(_input, graph, load) for load in calibration.values()]
     contents = Contents(graph, metadata, inputs, settings.gather)
-    with config_errors(cfg, options), quiet():
+    with quiet():
         differences = _write(contents, path, settings.format, images, model is None)
     return Exported(path, chosen.size(path), graph.outputs, differences)
 

@@ -22,7 +22,7 @@ from ...base.cores import number_of_cores
 from ...base.environment import quiet, require_framework
 from ...base.errors import UserError, printable, reason
 from ...base.finder import images_beside, spelled
-from ...config.data_rules import check_classes, check_data
+from ...config.rules import check_classes, check_data
 from ...config.tree import class_name, sampled_datasets, split_datasets, typed_nodes
 from ..datasets.labels import LabelRule
 from ..datasets.samples import seed_all
@@ -70,7 +70,7 @@ class Report:
 
     Attributes:
         images: The number of images of each split.
-        remarks: What was converted in the annotation files, and which images are not used.
+        remarks: What was converted in the annotation files.
         findings: The problems of images and annotations.
         examples: The number of objects, pixels or images of each class in each split.
         failures: The reasons why a run would stop.
@@ -97,13 +97,13 @@ def check_dataset(
         if leaves and leaves != datasets.get('val'):
             datasets[split] = leaves
 
-    remarks = check_data(cfg, tuple(datasets))
+    check_data(cfg, tuple(datasets))
     require_framework(cfg.default_scope)
     check_classes(cfg, tuple(datasets))
     init_default_scope(cfg.default_scope)
 
     workers = number_of_cores() if workers is None else workers
-    report, listed = Report(dict.fromkeys(datasets, 0), remarks), []
+    report, listed = Report(dict.fromkeys(datasets, 0)), []
     examples, classes = {}, ()
     for split, leaves in datasets.items():
         sampled = [*sampled_datasets(cfg[f'{split}_dataloader'].dataset)]

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from ...base.cores import number_of_cores
 from ...base.environment import quiet, require_framework
 from ...base.errors import UserError, printable, reason
-from ...config.data_rules import check_data
+from ...config.rules import check_data
 from ...config.tree import split_datasets
 from ..transforms.decode import BadImageError, image_loader
 from ..transforms.multiband import LoadMultiband
