@@ -143,7 +143,7 @@ SCORE, LEVELS = 'model.test_cfg.rcnn.score_thr=abc', 'model.neck.num_outs=2'
         ('export.py', LEVELS, 'CONFIG --out OUT.onnx --cfg-options'),
         ('export.py', SCORE, 'CONFIG --out OUT.onnx --cfg-options'),
         ('get_flops.py', LEVELS, 'CONFIG --size 64 64 --cfg-options'),
-        ('benchmark.py', LEVELS, '--models OWN --what detector --sizes 64x64 --out OUT'),
+        ('../benchmarks/run.py', LEVELS, '--models OWN --what detector --sizes 64x64 --out OUT'),
     ],
 )
 def test_other_tools_name_the_value_and_write_the_traceback_to_a_file(

@@ -62,10 +62,11 @@ ONLY_PARSED = {
     'tools/classify.py xcit_small_12_p8_384_dist.pth data/imagenet/val --sample': 'as without',
     'tools/classify.py xcit_small_12_p8_384_dist.pth --images': 'test_classify.py runs it',
     'tools/probe.py': 'it needs two folders of labeled images; test_probe.py runs it',
-    'tools/benchmark.py': 'it compares eight models; test_benchmark.py runs it',
+    'benchmarks/run.py': 'it compares eight models; test_benchmark.py runs it',
     'tools/zoo.py': 'it builds models of many configs; test_zoo.py runs it',
 }
 # Scripts that start a tool on many GPUs: what they start is parsed (test_distributed.py runs them).
+SCRIPTS = 'tools/', 'benchmarks/'
 COMMAND = re.compile(r'^(\$ |tools/)', re.MULTILINE)
 LAUNCHERS = re.compile(r'tools/\w+\.sh')
 # What is added to commands that begin so, for them to take seconds.
@@ -124,6 +125,7 @@ def commands(text: str) -> list[str]:
 
 def _as_tool(command: str) -> str:
     """Return the tool that a command of ``xcit`` runs; test_command.py tests the command itself."""
+    command = command.removeprefix('python ') if 'python benchmarks/' in command else command
     name, _, arguments = command.removeprefix('xcit ').partition(' ')
     is_tool = command.startswith('xcit ') and name in shipped.tools()
     return f'tools/{name.replace("-", "_")}.py {arguments}' if is_tool else command
@@ -148,7 +150,7 @@ class Terminal:
             return
         if LAUNCHERS.search(command):
             self.run(self._launched(command), only_parse=True)
-        elif not command.startswith('tools/') or set('|<>&;') & set(command):
+        elif not command.startswith(SCRIPTS) or set('|<>&;') & set(command):
             self._bash(command)
         elif beginning(ONLY_PARSED, command) or beginning(DONE, command):
             argv = self._words(command)
@@ -266,7 +268,7 @@ def test_the_commands_of_a_slow_page_are_parsed(page, terminal):
         elif language == 'python':
             compile(text, page, 'exec')
         for command in commands(text) if language == 'bash' else ():
-            if command.startswith('tools/') and not beginning(NOT_RUN, command):
+            if command.startswith(SCRIPTS) and not beginning(NOT_RUN, command):
                 terminal.run(terminal._words(command), only_parse=True)
 
 
