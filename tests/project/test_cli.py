@@ -99,7 +99,7 @@ def test_the_tools_run_as_they_are_typed(tmp_path):
     path = f'{Path(sys.executable).parent}:{os.environ["PATH"]}'
     for tool in (*TOOLS, *ROOT.glob('tools/*.sh')):
         assert os.access(tool, os.X_OK), tool
-    command = [ROOT / 'tools/zoo.py', '--help']
+    command = [ROOT / 'tools/convert_checkpoint.py', '--help']
     subprocess.run(command, cwd=tmp_path, env=os.environ | {'PATH': path}, check=True)
 
 

@@ -63,7 +63,6 @@ ONLY_PARSED = {
     'tools/classify.py xcit_small_12_p8_384_dist.pth --images': 'test_classify.py runs it',
     'tools/probe.py': 'it needs two folders of labeled images; test_probe.py runs it',
     'benchmarks/run.py': 'it compares eight models; test_benchmark.py runs it',
-    'tools/zoo.py': 'it builds models of many configs; test_zoo.py runs it',
 }
 # Scripts that start a tool on many GPUs: what they start is parsed (test_distributed.py runs them).
 SCRIPTS = 'tools/', 'benchmarks/'
