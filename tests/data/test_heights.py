@@ -9,7 +9,7 @@ from helpers.heights import CONFIG, write_heights
 from benchmarks import terrain
 from xcit_mm.config.load import load_config
 from xcit_mm.data.audit.audit import check_dataset
-from xcit_mm.data.transforms import decode, height_labels
+from xcit_mm.data.transforms import decode
 from xcit_mm.data.transforms.decode import BadImageError
 from xcit_mm.data.transforms.height_labels import LoadHeights
 
@@ -59,9 +59,6 @@ def test_integers_with_a_scale_a_mask_and_an_offset(tmp_path):
         (np.zeros((3, 2)), {}, decode.LABELS_OF_OTHER_SIZE, '3x2 pixels instead of 2x3'),
         (np.full((2, 3), -1.0), dict(nodata=-1), decode.NO_LABELS, ''),
         (np.full((2, 3), np.nan), {}, decode.NO_LABELS, ''),
-        (np.full((2, 3), np.inf), {}, height_labels.NOT_FINITE, 'nodata=NUMBER of LoadHeights'),
-        (np.zeros((2, 2, 3)), {}, height_labels.OTHER_BANDS, '2 bands'),
-        (np.zeros((2, 3), np.complex64), {}, height_labels.NOT_REAL, 'complex64'),
     ],
 )
 def test_labels_that_no_training_can_use(tmp_path, values, options, kind, detail):
