@@ -9,10 +9,8 @@ import rasterio
 from helpers.in_process import call_tool
 from pycocotools.coco import COCO
 
-from benchmarks import mosaic
 from benchmarks.context import CONTEXT_CLASSES, ContextSpec, make_context
 from benchmarks.mosaic import SIZE
-from xcit_mm import UserError
 
 SPEC = ContextSpec(num_train=4, num_val=2, columns=3, seed=5)
 SIDE = SPEC.columns * SIZE
@@ -74,17 +72,6 @@ def test_the_objects_are_those_of_the_labels(root):
             assert (labels[~covered] == 0).mean() > 0.99
 
 
-def test_segmentors_read_the_folders(root):
-    base = pytest.importorskip('mmseg.datasets')
-    for split, numbers in SPLITS.items():
-        prefix = dict(img_path=f'images/{split}', seg_map_path=f'labels/{split}')
-        dataset = base.BaseSegDataset(
-            data_root=str(root), data_prefix=prefix, img_suffix='.tif', seg_map_suffix='.tif'
-        )
-        assert len(dataset) == len(numbers)
-        assert all(Path(dataset[i]['seg_map_path']).is_file() for i in range(len(dataset)))
-
-
 def test_images_depend_on_the_seed_and_not_on_their_number(tmp_path):
     drawn = []
     for spec in ((2, 0, 2, 5), (1, 0, 2, 5), (1, 0, 2, 6)):
@@ -92,19 +79,6 @@ def test_images_depend_on_the_seed_and_not_on_their_number(tmp_path):
         drawn.append(read(tmp_path / str(spec) / 'images/training/000001.tif'))
     np.testing.assert_array_equal(drawn[0], drawn[1])
     assert (drawn[0] != drawn[2]).any()
-
-
-def test_an_interruption_leaves_nothing_and_nothing_is_replaced(tmp_path, monkeypatch):
-    def interrupt(*args):
-        raise KeyboardInterrupt
-
-    (tmp_path / 'mine').touch()
-    with pytest.raises(UserError, match='name another'):
-        make_context(tmp_path / 'mine', SPEC)
-    monkeypatch.setattr(mosaic, 'label_map', interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        make_context(tmp_path / 'drawn', SPEC)
-    assert [*tmp_path.rglob('*')] == [tmp_path / 'mine']
 
 
 def test_the_command_draws_as_many_images(monkeypatch, capfd, tmp_path):

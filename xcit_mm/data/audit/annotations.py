@@ -56,7 +56,6 @@ NO_CORNERS_SHARE = 0.01
 
 # The limits of pycocotools: it computes with 32 bits and does not check its input.
 MAX_ID = 2**53  # stored as float64
-MAX_SIDE = 2**20  # pixels of an image, also the limit of OpenCV
 MAX_PIXELS = 2**29  # of an image with masks; larger run lengths overflow a buffer
 MAX_OUTLINE = 2**20  # pixels; five points of each are kept in memory
 COMPRESSED = re.compile('[0-o]*[0-O]')  # run lengths; pycocotools reads beyond any other end
@@ -235,14 +234,8 @@ def _check_entries(entries: Any, name: str, fields: dict[str, tuple[type, ...]])
             if int in types and type(value) in (float, str):
                 entry[field] = value = _whole_number(value)
                 converted[f'{name}.{field}'] = None
-            is_too_large = type(value) is int and abs(value) > MAX_ID and types is not ID
-            if type(value) not in types or is_too_large:
+            if type(value) not in types:
                 raise ValueError(f'{name}[{index}] has the {field} {value!r}')
-        if name == 'images':
-            width, height = entry['width'], entry['height']
-            short, long = sorted((width, height))
-            if short < 1 or long > MAX_SIDE:
-                raise ValueError(f'{name}[{index}] has the size {width}x{height}')
         for flag in FLAGS:
             if type(entry.get(flag)) in (float, str):
                 number = _whole_number(entry[flag])
