@@ -69,7 +69,6 @@ environment.BUILT_ON.update(
         'xcit_mm.data.transforms.image_transforms',
         'xcit_mm.data.transforms.multi_crop',
         'xcit_mm.data.transforms.timm_augment',
-        'xcit_mm.data.datasets.unlabeled_images',
         'xcit_mm.train.distillation.feature_distillation',
         'xcit_mm.train.distillation.module_teacher',
         'xcit_mm.train.distillation.timm_teacher',

@@ -141,8 +141,6 @@ def test_on_a_gpu_with_little_memory(monkeypatch):
     assert 1 <= cfg.train_dataloader.batch_size < 8
 
 
-
-
 def test_two_processes_agree_on_the_smaller_batch(monkeypatch, tmp_path):
     def run(rank: int) -> None:
         limit(monkeypatch, 100 if rank else 5)  # for both processes of the machine

@@ -9,7 +9,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import OPTIM_WRAPPERS
 from torch import nn
 
-from xcit_mm import UserError, XCiT
+from xcit_mm import XCiT
 from xcit_mm.config.build_model import build_model
 from xcit_mm.config.load import load_config
 from xcit_mm.network.archs import ARCHS

@@ -16,11 +16,11 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmseg.models import SegDataPreProcessor
 
+from benchmarks.mosaic import make_mosaic
 from xcit_mm.base.geometry import whole
 from xcit_mm.config.adapt import adapt_for_training
 from xcit_mm.config.load import load_config
 from xcit_mm.config.rules import check
-from xcit_mm.data.drawings.mosaic import make_mosaic
 from xcit_mm.data.transforms.multiband import LoadMultiband
 from xcit_mm.large.data.read_window import ReadWindow
 from xcit_mm.large.files.arrays import Array

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from mmengine.dist import broadcast, get_rank, is_main_process
-from mmengine.optim import OptimWrapper
 from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, TestLoop, ValLoop
 from mmengine.runner.amp import autocast

@@ -9,7 +9,6 @@ from mmengine.registry import DATASETS
 
 from ...base.errors import UserError
 from ...data.datasets.image_folders import images_below
-from ...data.datasets.unexpected_labels import require_no_labels
 from ..files.open_image import open_header
 from .drawn_windows import DrawnWindows
 
@@ -28,7 +27,7 @@ class UnlabeledWindows(DrawnWindows):
         img_suffix: The end of the names of the images, which may also be in folders inside.
 
     Raises:
-        UserError: If the folder has no image, an image that cannot be opened, or images of labels.
+        UserError: If the folder has no image, or an image that cannot be opened.
     """
 
     def __init__(
@@ -45,7 +44,6 @@ class UnlabeledWindows(DrawnWindows):
                 f'{folder} has no images *{self._suffix}: set their folder in data_prefix and '
                 'their suffix in img_suffix'
             )
-        require_no_labels(folder, images)
         scenes = []
         for number, path in enumerate(images):
             height, width = open_header(path).shape[:2]

@@ -7,7 +7,7 @@ import torch
 from mmengine.config import ConfigDict
 from mmengine.structures import PixelData
 
-from .configs import values
+from helpers.zoo.configs import values
 
 NUM_IMAGES = 2  # BatchNorm needs two where a map has a single pixel
 NUM_OBJECTS = 3

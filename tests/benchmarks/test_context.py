@@ -9,10 +9,8 @@ import rasterio
 from helpers.in_process import call_tool
 from pycocotools.coco import COCO
 
-from xcit_mm import UserError
-from xcit_mm.data.drawings import mosaic
-from xcit_mm.data.drawings.context import CONTEXT_CLASSES, ContextSpec, make_context
-from xcit_mm.data.drawings.mosaic import SIZE
+from benchmarks.context import CONTEXT_CLASSES, ContextSpec, make_context
+from benchmarks.mosaic import SIZE
 
 SPEC = ContextSpec(num_train=4, num_val=2, columns=3, seed=5)
 SIDE = SPEC.columns * SIZE
@@ -74,17 +72,6 @@ def test_the_objects_are_those_of_the_labels(root):
             assert (labels[~covered] == 0).mean() > 0.99
 
 
-def test_segmentors_read_the_folders(root):
-    base = pytest.importorskip('mmseg.datasets')
-    for split, numbers in SPLITS.items():
-        prefix = dict(img_path=f'images/{split}', seg_map_path=f'labels/{split}')
-        dataset = base.BaseSegDataset(
-            data_root=str(root), data_prefix=prefix, img_suffix='.tif', seg_map_suffix='.tif'
-        )
-        assert len(dataset) == len(numbers)
-        assert all(Path(dataset[i]['seg_map_path']).is_file() for i in range(len(dataset)))
-
-
 def test_images_depend_on_the_seed_and_not_on_their_number(tmp_path):
     drawn = []
     for spec in ((2, 0, 2, 5), (1, 0, 2, 5), (1, 0, 2, 6)):
@@ -94,38 +81,11 @@ def test_images_depend_on_the_seed_and_not_on_their_number(tmp_path):
     assert (drawn[0] != drawn[2]).any()
 
 
-def test_an_interruption_leaves_nothing_and_nothing_is_replaced(tmp_path, monkeypatch):
-    def interrupt(*args):
-        raise KeyboardInterrupt
-
-    (tmp_path / 'mine').mkdir()
-    with pytest.raises(UserError, match='name another'):
-        make_context(tmp_path / 'mine', SPEC)
-    monkeypatch.setattr(mosaic, 'label_map', interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        make_context(tmp_path / 'drawn', SPEC)
-    assert [*tmp_path.rglob('*')] == [tmp_path / 'mine']
-
-
-def test_the_tool_draws_the_numbers_it_is_told(monkeypatch, capfd, tmp_path):
-    options = '--context', 2, '--num-train', 1, '--num-val', 2
-    code, output, _ = call_tool(monkeypatch, capfd, 'make_shapes.py', tmp_path / 'drawn', *options)
+def test_the_command_draws_as_many_images(monkeypatch, capfd, tmp_path):
+    options = tmp_path / 'drawn', '--columns', 2, '--num-train', 1, '--num-val', 2
+    command = '../benchmarks/drawings.py', 'context', *options
+    code, output, _ = call_tool(monkeypatch, capfd, *command)
     assert code == 0 and 'drawn: drawn' in output
     for split, number in (('training', 1), ('validation', 2)):
         content = json.loads((tmp_path / f'drawn/annotations/instances_{split}.json').read_text())
         assert [image['width'] for image in content['images']] == [320] * number
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        (['--context', 1], '1 x 1 drawings leave no room'),
-        (['--context', '--seed', -1], 'seed=-1 is negative'),
-        (['--context', '--bands', 4], 'leave out --bands'),
-        (['--context', '--mosaic', 2], 'leave out --context'),
-        (['--mosaic', 2, '--num-val', 1], 'leave out --context, --num-train'),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(monkeypatch, capfd, tmp_path, options, message):
-    code, _, error = call_tool(monkeypatch, capfd, 'make_shapes.py', tmp_path / 'drawn', *options)
-    assert code == 2 and message in error and not (tmp_path / 'drawn').exists()

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..base.device import DTYPES, choose_device, release_memory
-from ..base.errors import ArgumentError, ConfigError, is_out_of_memory
-from ..config.config_errors import config_errors
-from ..config.load import load_config
+from xcit_mm.base.device import DTYPES, choose_device, release_memory
+from xcit_mm.base.errors import ArgumentError, ConfigError, is_out_of_memory
+from xcit_mm.config.config_errors import config_errors
+from xcit_mm.config.load import load_config
+
 from .models import build, check_name
 from .whole_models import build_whole
 

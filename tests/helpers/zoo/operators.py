@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from torch.autograd import Function
 
-from .configs import ZooConfig, values
+from helpers.zoo.configs import ZooConfig, values
 
 PACKAGES = ('mmcv', 'mmdet', 'mmseg')
 
@@ -28,7 +28,7 @@ def operators(config: ZooConfig) -> set[str]:
         model = config.build('meta')
     except Exception:  # many backbones compute their drop path rates with tensors
         model = config.build()
-    pending: set[Any] = _classes(model)
+    pending = _classes(model)
     # batched_nms looks up its kind, as in dict(type='soft_nms'), by name.
     pending |= {getattr(ops, str(name), None) for name in values(config.model, 'type')}
     seen: set[Any] = set()

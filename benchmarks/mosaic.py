@@ -1,18 +1,13 @@
 """One large image of the built-in shapes, to try out the prediction of large images."""
 
 import json
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from rich.progress import track
 
-from ...base.errors import UserError
-from ...base.files import move_folder, require_writable, writing_to
-from .shapes import (
+from xcit_mm.data.drawings.shapes import (
     BACKGROUND_LABEL,
     CLASSES,
     RGB,
@@ -20,7 +15,7 @@ from .shapes import (
     annotation_of,
     draw_image,
     label_map,
-    require_drawable,
+    new_folder,
     spread,
 )
 
@@ -41,7 +36,6 @@ def make_mosaic(root: str | Path, columns: int, seed: int = 0, bands: int = RGB)
         # The seeds of the dataset are pairs (seed, number of the image).
         return draw_image(np.random.default_rng((seed, number, 1)), SIZE)
 
-    require_drawable(seed, bands)
     with new_folder(root) as draft:
         numbers = track(range(columns**2), description='Drawing the mosaic')
         placed = write_mosaic(draft / IMAGE, draft / LABELS, map(draw, numbers), columns, bands)
@@ -65,22 +59,6 @@ def _feature(annotation: dict) -> dict:
         properties={'class': CLASSES[annotation['category_id'] - 1]},
         geometry=dict(type='Polygon', coordinates=[ring]),
     )
-
-
-@contextmanager
-def new_folder(root: str | Path) -> Iterator[Path]:
-    """Yield a folder that becomes ``root`` if the block ends without an error."""
-    root = Path(root).resolve()
-    if root.exists():
-        raise UserError(f'{root} exists: move it away, or name another folder')
-    require_writable(root.parent)
-    temporary = TemporaryDirectory(prefix=f'.{root.name}-', dir=root.parent)
-    with writing_to(root), temporary as folder, warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # about images without a georeference
-        draft = Path(folder, 'draft')
-        draft.mkdir()
-        yield draft
-        move_folder(draft, root)
 
 
 def write_mosaic(

@@ -14,10 +14,11 @@ from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 from mmengine.utils.dl_utils import set_multi_processing
 
-from ..base.environment import quiet
-from ..base.errors import UserError
-from ..config.adapt import fit_loaders
-from ..train.data.loader import training_loader
+from xcit_mm.base.environment import quiet
+from xcit_mm.base.errors import UserError
+from xcit_mm.config.adapt import fit_loaders
+from xcit_mm.train.data.loader import training_loader
+
 from .measure import require_sizes
 from .step_configs import STOCK, Training, without_workers
 

@@ -16,11 +16,12 @@ import torch
 from mmengine.registry import RUNNERS
 from torch.profiler import ProfilerActivity, profile
 
-from ..base.device import choose_device
-from ..base.errors import ArgumentError
-from ..base.waits import counted
-from ..config.config_errors import config_errors
-from ..train.runner import build_runner
+from xcit_mm.base.device import choose_device
+from xcit_mm.base.errors import ArgumentError
+from xcit_mm.base.waits import counted
+from xcit_mm.config.config_errors import config_errors
+from xcit_mm.train.runner import build_runner
+
 from .measure import peak_bytes, require_sizes, synchronize, unless_full
 from .step_configs import Training
 from .training_steps import PARTS, TrainingSteps

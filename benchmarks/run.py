@@ -101,12 +101,16 @@ def main() -> None:
 
     os.environ.setdefault('KINETO_LOG_LEVEL', '99')  # read when PyTorch is imported
     with cli.imports():
-        from xcit_mm import benchmark
+        import benchmarks
         from xcit_mm.base.files import require_writable
     settings_class, measure, describe = {
-        'model': (benchmark.Settings, benchmark.measure, benchmark.describe),
-        'step': (benchmark.StepSettings, benchmark.measure_steps, benchmark.describe_step),
-        'loader': (benchmark.LoaderSettings, benchmark.measure_loaders, benchmark.describe_loader),
+        'model': (benchmarks.Settings, benchmarks.measure, benchmarks.describe),
+        'step': (benchmarks.StepSettings, benchmarks.measure_steps, benchmarks.describe_step),
+        'loader': (
+            benchmarks.LoaderSettings,
+            benchmarks.measure_loaders,
+            benchmarks.describe_loader,
+        ),
     }[kind]
     unused = args.keys() - {field.name for field in fields(settings_class)}
     if unused:
@@ -124,14 +128,14 @@ def main() -> None:
         print('The trainings alternate: the results of a size come together.', file=sys.stderr)
     for measurement in measure(settings):
         measurements.append(measurement)  # written at once: an interruption loses nothing
-        benchmark.write_json(measurements, settings, path)
+        benchmarks.write_json(measurements, settings, path)
         print(describe(measurement), flush=True)
     if kind == 'step':
-        print(f'\n{benchmark.step_table(measurements)}')
+        print(f'\n{benchmarks.step_table(measurements)}')
     elif kind == 'loader':
-        print(f'\n{benchmark.loader_table(measurements)}')
+        print(f'\n{benchmarks.loader_table(measurements)}')
     for task in what if kind == 'model' else ():
-        print(f'\n{benchmark.table(measurements, task)}')
+        print(f'\n{benchmarks.table(measurements, task)}')
     print(f'\nWritten: {path}')
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from rich.progress import track
 
-from ...base.errors import UserError
-from .mosaic import SIZE, new_folder, write_instances, write_mosaic
-from .shapes import Shape, annotation_of, draw_image, require_drawable
+from xcit_mm.data.drawings.shapes import Shape, annotation_of, draw_image, new_folder
+
+from .mosaic import SIZE, write_instances, write_mosaic
 
 CONTEXT_CLASSES = ('shape a', 'shape b')
 KEYS = (255, 0, 0), (0, 255, 255)  # of each class: red and cyan, purer than the colors of shapes
@@ -28,7 +28,7 @@ class ContextSpec:
 
     num_train: int = 48
     num_val: int = 12
-    columns: int = 3  # an image has columns x columns drawings of 160 pixels
+    columns: int = 3  # an image has columns x columns drawings of 160 pixels; 2 or more
     seed: int = 0  # not negative
 
 
@@ -40,9 +40,6 @@ def make_context(root: str | Path, spec: ContextSpec | None = None) -> None:
     ``annotations`` contains the objects in the COCO format.
     """
     spec = spec or ContextSpec()
-    require_drawable(spec.seed)
-    if spec.columns < 2:
-        raise UserError('shapes: 1 x 1 drawings leave no room for a key: draw 2 x 2 or more')
     first_val = spec.num_train
     numbers = range(first_val), range(first_val, first_val + spec.num_val)
     with new_folder(root) as draft:

@@ -8,8 +8,8 @@ from typing import Any
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from ..base.environment import quiet
-from ..train.distributed import unwrapped
+from xcit_mm.base.environment import quiet
+from xcit_mm.train.distributed import unwrapped
 
 # What the host does in a step, in this order.
 PARTS = ('loader', 'forward', 'backward', 'rest')

@@ -9,11 +9,11 @@ from mmengine.logging import MessageHub
 from mmengine.registry import DefaultScope
 from torch import nn
 
-from ..base.environment import quiet
-from ..base.errors import MissingOperatorError, UserError, reason
-from ..config.tree import replace_nodes
-from .configs import ZooConfig
-from .images import images
+from helpers.zoo.configs import ZooConfig
+from helpers.zoo.images import images
+from xcit_mm.base.environment import quiet
+from xcit_mm.base.errors import MissingOperatorError, reason
+from xcit_mm.config.tree import replace_nodes
 
 SIZES = (128, 512)  # pixels; some models pool large regions
 NUM_BOXES = 50  # proposals, and predictions
@@ -24,7 +24,6 @@ MAX_CLASSES = 1000  # of a model; with the 13,204 of V3Det, DINO takes 14 GB
 class Outcome:
     """What a config did; an empty ``failure`` means that it trains and predicts."""
 
-    config: ZooConfig
     failure: str = ''
     lacks_operator: bool = False
 
@@ -56,8 +55,8 @@ def _try_size(config: ZooConfig, size: int) -> Outcome:
             _predict(model, images(sized.model, size, training=False))
     except Exception as error:
         lacks_operator = isinstance(error, MissingOperatorError)
-        return Outcome(config, f'{stage}: {reason(error)}', lacks_operator)
-    return Outcome(config)
+        return Outcome(f'{stage}: {reason(error)}', lacks_operator)
+    return Outcome()
 
 
 def _train(model: nn.Module, data: dict[str, Any]) -> None:
@@ -68,7 +67,7 @@ def _train(model: nn.Module, data: dict[str, Any]) -> None:
     loss.backward()
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     if not gradients or not all(t.isfinite().all() for t in (loss, *gradients)):
-        raise UserError(f'the loss is {loss.item()} and has {len(gradients)} gradients')
+        raise ValueError(f'the loss is {loss.item()} and has {len(gradients)} gradients')
 
 
 def _predict(model: nn.Module, data: dict[str, Any]) -> None:

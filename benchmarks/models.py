@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from ..base.environment import require
-from ..base.errors import ArgumentError
-from ..network import XCiT
-from ..network.archs import ARCHS, PATCH_SIZES, released_name
+from xcit_mm.base.environment import require
+from xcit_mm.base.errors import ArgumentError
+from xcit_mm.network import XCiT
+from xcit_mm.network.archs import ARCHS, PATCH_SIZES, released_name
 
 # The models of the paper's table D.5 and figure D.1, and their names in timm.
 PEERS = {

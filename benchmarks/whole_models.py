@@ -6,12 +6,12 @@ import torch
 from mmengine.config import Config
 from torch import Tensor, nn
 
-from ..base.environment import require_framework
-from ..base.errors import UserError
-from ..base.shipped import CONFIGS
-from ..config.build_model import build_model
-from ..config.load import load_config
-from ..predict.fusion.fused_copy import fuse
+from xcit_mm.base.environment import require_framework
+from xcit_mm.base.errors import UserError
+from xcit_mm.base.shipped import CONFIGS
+from xcit_mm.config.build_model import build_model
+from xcit_mm.config.load import load_config
+from xcit_mm.predict.fusion.fused_copy import fuse
 
 BASES = {
     'detector': 'mask_rcnn_xcit_{}_{}_3x.py',

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from ..base import files
+from xcit_mm.base import files
+
 from .loaders import LoaderMeasurement, LoaderSettings
 from .measure import Measurement, Settings
 from .steps import StepMeasurement, StepSettings

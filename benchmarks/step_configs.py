@@ -8,18 +8,19 @@ from typing import Any
 
 from mmengine.config import Config, ConfigDict
 
-from ..base.environment import require, require_framework
-from ..base.errors import ArgumentError, UserError
-from ..config.adapt import (
+from xcit_mm.base.environment import require, require_framework
+from xcit_mm.base.errors import ArgumentError, UserError
+from xcit_mm.config.adapt import (
     HOOKS_OF_MMENGINE,
     WORKER_ARGUMENTS,
     adapt_for_training,
 )
-from ..config.load import load_config
-from ..config.replacements import REPLACEMENTS
-from ..config.rules import check
-from ..config.tree import replace_nodes
-from ..data.drawings.shapes import ShapesSpec, make_shapes
+from xcit_mm.config.load import load_config
+from xcit_mm.config.replacements import REPLACEMENTS
+from xcit_mm.config.rules import check
+from xcit_mm.config.tree import replace_nodes
+from xcit_mm.data.drawings.shapes import ShapesSpec, make_shapes
+
 from .models import XCIT
 from .whole_models import BACKBONES, BASES
 

@@ -12,8 +12,9 @@ import cv2
 import numpy as np
 from rich.progress import track
 
-from .mosaic import SIZE, new_folder
-from .shapes import require_drawable
+from xcit_mm.data.drawings.shapes import new_folder
+
+from .mosaic import SIZE
 
 SPLITS = ('training', 'validation')
 SCENE, HEIGHTS = 'scene.tif', 'heights.tif'
@@ -51,7 +52,6 @@ def make_heights(root: str | Path, spec: HeightsSpec | None = None) -> None:
     heights have a strip without data.
     """
     spec = spec or HeightsSpec()
-    require_drawable(spec.seed)
     numbers = range(spec.num_train), range(spec.num_train, spec.num_train + spec.num_val)
     with new_folder(root) as draft:
         for split, of_split in zip(SPLITS, numbers, strict=True):
@@ -76,7 +76,6 @@ def make_height_scene(root: str | Path, columns: int, seed: int = 0) -> None:
 
     Hills and objects continue across the whole image, and it contains no image of the dataset.
     """
-    require_drawable(seed)
     with new_folder(root) as draft:
         image, heights = draw_terrain(np.random.default_rng((seed, 0, 5)), columns * SIZE)
         write_bands(draft / SCENE, np.moveaxis(image, -1, 0), photometric='RGB')
