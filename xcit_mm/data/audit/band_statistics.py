@@ -8,8 +8,8 @@ import numpy as np
 from mmengine.config import Config
 from torch.utils.data import Dataset
 
-from ...base.errors import UserError, printable, reason
-from ..transforms.decode import BadImageError, image_loader
+from ...base.errors import UserError, printable
+from ..transforms.decode import explained, image_loader
 from ..transforms.multiband import LoadMultiband
 from .read_data import opener, read_in_parallel, training_data
 
@@ -143,8 +143,7 @@ class _Parts(Dataset):
                 pixels = pixels[:, ::-1]
             return _Part(str(info['img_path']), Moments.of(pixels))
         except Exception as error:  # decoders raise many kinds
-            is_known = isinstance(error, (BadImageError, UserError))
-            return _Part(str(info['img_path']), str(error) if is_known else reason(error))
+            return _Part(str(info['img_path']), explained(error))
 
     def _pixels(self, info: dict, index: int, window: Any) -> np.ndarray:
         """Return the pixels with data, (n, bands)."""

@@ -11,8 +11,9 @@ import numpy as np
 from mmengine.config import Config
 from torch.utils.data import Dataset
 
-from ...base.errors import MAX_LINE, UserError, one_line, printable, reason
+from ...base.errors import MAX_LINE, UserError, one_line, printable
 from ...config.tree import class_name, dicts, leaf_datasets, typed_nodes
+from ..transforms.decode import explained
 from .examples import IMAGES, ExampleCounter, Examples
 from .read_data import read_in_parallel, training_data
 
@@ -127,7 +128,7 @@ class _Images(Dataset):
         try:
             examples = self._count(info)
         except Exception as error:  # decoders raise many kinds
-            return f'{info["seg_map_path"]}: {reason(error)}'
+            return f'{info["seg_map_path"]}: {explained(error)}'
         if examples is None or examples.unit == IMAGES:
             raise UserError('the training data has neither objects nor label images to count')
         return examples

@@ -34,7 +34,7 @@ def make_classes(root: str | Path, spec: ClassesSpec) -> bool:
     The dataset has the folders ``train`` and ``val`` with one subfolder per class. Images are
     assigned to the classes in rotation, so class sizes differ by at most one image.
     """
-    if is_drawn(root, spec):
+    if is_drawn(root, asdict(spec)):
         return False
     numbers = range(spec.num_train), range(spec.num_train, spec.num_train + spec.num_val)
     with new_folder(root) as draft:
@@ -45,7 +45,7 @@ def make_classes(root: str | Path, spec: ClassesSpec) -> bool:
                 path = draft / split / name / f'{number:06d}.png'
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(cv2.imencode('.png', image[..., ::-1])[1])
-        write_json(draft / MANIFEST, dict(spec=asdict(spec)))
+        write_json(draft / MANIFEST, asdict(spec))
     return True
 
 

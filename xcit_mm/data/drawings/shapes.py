@@ -68,19 +68,19 @@ def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
     spec = spec or ShapesSpec()
     if spec.bands != RGB:
         require('tifffile')
-    if is_drawn(root, spec):
+    manifest = dict(spec=asdict(spec))
+    if is_drawn(root, manifest):
         return False
     with new_folder(root) as draft:
         _draw_dataset(draft, spec)
-        write_json(draft / MANIFEST, dict(spec=asdict(spec)))
+        write_json(draft / MANIFEST, manifest)
     return True
 
 
-def is_drawn(root: str | Path, spec: Any) -> bool:
-    """Return whether a folder contains the dataset of a spec, a dataclass."""
+def is_drawn(root: str | Path, manifest: dict[str, Any]) -> bool:
+    """Return whether a folder contains the dataset with a manifest."""
     with suppress(OSError, ValueError):
-        manifest = json.loads(Path(root, MANIFEST).read_text(encoding='utf-8'))
-        return manifest == dict(spec=asdict(spec))
+        return json.loads(Path(root, MANIFEST).read_text(encoding='utf-8')) == manifest
     return False
 
 

@@ -12,10 +12,10 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from ...base.errors import UserError, one_line, printable, reason
+from ...base.errors import UserError, one_line, printable
 from ...base.files import parse_xml, read_regular
 from ...base.finder import IMAGE_SUFFIXES, find_spelled, images_beside
-from ..transforms.decode import BadImageError, Size
+from ..transforms.decode import Size, explained
 
 SPLITS = ('train', 'val', 'trainval', 'test')
 SYNONYMS = {'training': 'train', 'validation': 'val', 'valid': 'val', 'testing': 'test'}
@@ -41,8 +41,7 @@ def named(place: object) -> Iterator[None]:
     except LabelError:
         raise
     except Exception as error:  # readers and decoders raise many types
-        is_sentence = type(error) in (ValueError, UserError, BadImageError)
-        why = printable(str(error)) if is_sentence else reason(error)
+        why = printable(str(error)) if type(error) is ValueError else explained(error)
         raise LabelError(f'{place}: {why}') from None
 
 
