@@ -24,7 +24,8 @@ from . import order
 # Windows.
 NAMES = 'SIGTERM', 'SIGINT', 'SIGBREAK'
 SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
-STOPPING = b'stopping after this step, with a checkpoint (the same signal again: at once)'
+STOPPING = b'stopping after this step, with a checkpoint'
+AT_ONCE = b' (the same signal again: at once)'
 REPEAT_WINDOW = 1  # second within which the same signal may come twice: timeout(1) sends it so
 PATIENCE = 60  # seconds without data after which a run stops in the middle of a step
 
@@ -102,7 +103,7 @@ class InterruptHook(Hook):
             self._signal, self._received = signum, time.monotonic()
             with suppress(OSError):  # stderr may be closed
                 # Not by a logger, which may be in the middle of a line.
-                os.write(sys.stderr.fileno(), STOPPING + b'\n')
+                os.write(sys.stderr.fileno(), STOPPING + AT_ONCE * is_single + b'\n')
         elif signum == signal.SIGINT:
             raise KeyboardInterrupt
         elif time.monotonic() > self._received + REPEAT_WINDOW:
