@@ -71,6 +71,7 @@ def torchrun(count: int) -> Iterator[dict[str, str]]:
         MASTER_ADDR='127.0.0.1',
         MASTER_PORT=str(store.port),
         TORCHELASTIC_USE_AGENT_STORE='True',
+        TORCHELASTIC_RESTART_COUNT='0',
         WORLD_SIZE=str(count),
     )
     del store

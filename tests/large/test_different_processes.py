@@ -41,7 +41,7 @@ CASES = {
     ),
     'more images': (dict(images=[GOOD, OTHER]), ['input 2 is missing in process 1 on'], (2, 2)),
     'unreadable for one': (dict(images=[UNREADABLE]), ['image_0.npy cannot be opened'], (2, 2)),
-    'a process that ends': (None, ['only 1 of 2 processes have arrived at 127.0.'], (2, None)),
+    'a process that ends': (None, ['not all 2 processes can be connected at 127.0.'], (2, None)),
 }
 BOTH = 'images that nobody can predict'
 NO_FOLDER = 'a folder that the first process cannot write to'

@@ -138,7 +138,6 @@ def test_an_interrupted_download_is_resumed_and_needs_less_space(
     assert names(tmp_path) == {archive.folder}
 
 
-@pytest.mark.usefixtures('virus_scanner')
 def test_archives_are_kept_provided_and_used_after_a_kill(serve, server, tmp_path):
     dataset = serve(COCO)
     prepare(dataset, tmp_path, keep_archives=True)

@@ -14,7 +14,7 @@ from rich.console import Console
 from torchvision.datasets.utils import calculate_md5
 
 from ...base.errors import UserError
-from ...base.files import move_folder, put_in_place, require_writable, writing_to
+from ...base.files import move_folder, require_writable, writing_to
 from ...base.http import fetch
 
 SPLITS = ('train', 'val')
@@ -127,7 +127,7 @@ def prepare(
                 print(f'{root / archive.folder}: {state}', flush=True)
                 downloaded = root / DOWNLOADS / archive.name
                 if keep_archives and downloaded.exists():
-                    put_in_place(downloaded, root / archive.name)
+                    downloaded.replace(root / archive.name)
                 downloaded.unlink(missing_ok=True)
             with suppress(OSError):  # it may contain parts of other archives
                 (root / DOWNLOADS).rmdir()
@@ -174,10 +174,10 @@ def _install(root: Path, archive: Archive, mirror: str | None) -> None:
     else:
         file = root / DOWNLOADS / archive.name
         url = f'{mirror.rstrip("/")}/{archive.name}' if mirror else archive.url
-        remedy = f'use --mirror, or copy {archive.name} from another machine to {root}'
+        hint = f'use --mirror, or copy {archive.name} from another machine to {root}'
         check = partial(_require_md5, archive.md5, url)
         if not file.is_file():  # it was checked before a process was killed
-            fetch(url, file, check, archive.size, remedy=remedy)
+            fetch(url, file, check, archive.size, hint=hint)
     draft = root / DRAFT
     try:
         with Console(stderr=True).status(f'Unpacking {file}'), ZipFile(file) as opened:

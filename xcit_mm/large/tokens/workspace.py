@@ -21,7 +21,6 @@ from ...base.files import (
     DISK_FULL,
     read_regular,
     remove_unfinished,
-    require_no_links,
     require_writable,
     write_json,
     write_whole,
@@ -192,7 +191,6 @@ class Workspace:
         if folder is None:
             return
         require_writable(folder)
-        require_no_links(folder)
         for path in _files(self.folder):
             if not path.is_file():
                 raise UserError(f'{path} is not a regular file: remove it')

@@ -1,8 +1,7 @@
 """What determines the result of a run: values of its config, versions, and the files it reads."""
 
-import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from mmengine.config import Config
 
 from ...base.environment import versions
 from ...base.errors import one_line
-from ...base.processes import digest_of_file, shortened
+from ...base.processes import digest_of_file
 from ...config.tree import class_name, leaf_datasets, leaves
 from ...network.weights.cache import is_url
 from .regroup import SPEED_OPTIONS
@@ -40,8 +39,7 @@ def fingerprint(cfg: Config, splits: tuple[str, ...]) -> dict[str, str]:
     """Return what all processes of a run must share, for :func:`~.processes.require_same`.
 
     These are the versions of the packages, the values of the config, and digests of the checkpoints
-    and the annotation files. Paths may differ. Of a dataset without an annotation file, the names
-    and sizes of its files are compared, because reading them would take too long.
+    and the annotation files. Paths may differ.
     """
     init_cfg = (cfg.model.get('backbone') or {}).get('init_cfg') or {}
     files = {
@@ -51,9 +49,12 @@ def fingerprint(cfg: Config, splits: tuple[str, ...]) -> dict[str, str]:
     }
     for split in splits:
         dataset = (cfg.get(f'{split}_dataloader') or {}).get('dataset') or {}
-        paths = (path for leaf in leaf_datasets(dataset) for path in _files_of(leaf))
-        files |= {f'part {i} of the {split} data': path for i, path in enumerate(paths, 1)}
-    digests = {name: _digest(file) for name, file in files.items() if file}
+        for number, leaf in enumerate(leaf_datasets(dataset), 1):
+            if leaf.get('ann_file'):
+                path = Path(leaf.get('data_root') or '', leaf['ann_file'])
+                files[f'part {number} of the {split} data'] = path
+    paths = {name: Path(file).expanduser() for name, file in files.items() if file}
+    digests = {name: digest_of_file(path) for name, path in paths.items() if path.is_file()}
     values = {
         place: _text(value)
         for place, value in leaves(cfg.to_dict())
@@ -125,25 +126,3 @@ def _text(value: Any) -> str:
         return str(value)
     # The text of a class, a function or an object holds an address.
     return getattr(value, '__qualname__', type(value).__qualname__)
-
-
-def _files_of(dataset: dict) -> Iterator[Path]:
-    """Yield the annotation file of a dataset, or its folders if it has none."""
-    root = dataset.get('data_root') or ''
-    if dataset.get('ann_file'):
-        yield Path(root, dataset['ann_file'])
-        return
-    for prefix in filter(None, (dataset.get('data_prefix') or {}).values()):
-        yield Path(root, prefix)
-
-
-def _digest(file: str | Path) -> str:
-    """Return a digest of a file, or of the names and sizes of the files below a folder."""
-    path = Path(file).expanduser()
-    if path.is_file():
-        return digest_of_file(path)
-    if not path.is_dir():
-        return str(file)
-    files = sorted(below for below in path.rglob('*') if below.is_file())
-    sizes = [(below.relative_to(path).as_posix(), below.stat().st_size) for below in files]
-    return f'{len(files)} files {shortened(hashlib.sha256(repr(sizes).encode()))}'

@@ -17,7 +17,6 @@ from mmengine.runner.base_loop import BaseLoop
 from mmengine.structures import BaseDataElement, PixelData
 from PIL import Image
 
-from ...base.files import require_no_links
 from ...base.run_files import PICTURES
 from ...base.threads import Behind
 from ...data.transforms.decode import BadImageError, image_loader
@@ -52,10 +51,6 @@ class PictureHook(Hook):
     def __init__(self, test_dir: str | None = None) -> None:
         self.test_dir = test_dir
         self._pending = ExitStack()  # waits for the pictures of a test
-
-    def before_train(self, runner: Runner) -> None:
-        if is_main_process():
-            require_no_links(Path(runner.work_dir, PICTURES))
 
     def before_val_epoch(self, runner: Runner) -> None:
         self._left = NUM_VAL
