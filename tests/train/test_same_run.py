@@ -28,7 +28,6 @@ CASES = {
     'weights to start from': ({'options': {'load_from': 'other.pth'}}, 'the checkpoint is'),
     'a version': ({'version': '0.0.1'}, 'and 0.0.1 in process 2 on'),
     'the checkpoint of a test': ({'checkpoint': 'other.pth'}, 'the checkpoint is'),
-    'a dtype of a test': ({'dtype': 'bfloat16'}, 'test_cfg.dtype is float32 in process 1 on'),
 }
 
 
@@ -71,8 +70,7 @@ def outcomes(weights, roots, tmp_path_factory) -> dict[str, list[str]]:
             if name.endswith('a test'):
                 checkpoint = files.get(different.get('checkpoint'), weights[DETECTOR])
                 options = {'data_root': str(own)}
-                dtype = different.get('dtype', 'float32')
-                run_test(DETECTOR, str(checkpoint), options=options, dtype=dtype, **arguments)
+                run_test(DETECTOR, str(checkpoint), options=options, **arguments)
             else:
                 train(DETECTOR, options=options, **arguments)
         environment.version = version

@@ -1,12 +1,10 @@
 """Downloads over HTTP: a file is complete or absent, and an interrupted download is resumed."""
 
-import json
 import re
 import string
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from http.client import HTTPException, HTTPResponse, InvalidURL
 from pathlib import Path
 from types import MappingProxyType
@@ -83,7 +81,7 @@ def fetch(
         UserError: If the download fails.
     """
     part = target.with_name(f'.{target.name}.part')
-    note = part.with_suffix('.part.json')
+    note = part.with_suffix('.version')
     failures = 0
     while True:
         before = _size(part)
@@ -113,20 +111,17 @@ def fetch(
 
 def _receive(url: str, part: Path, note: Path, size: int | None, hint: str) -> None:
     """Receive one answer of the server: the rest of the file, or all of it."""
-    version = Version(0, None)
-    if part.is_file():
-        with suppress(OSError, ValueError, TypeError):  # the note is missing or damaged
-            version = Version(*json.loads(note.read_text(encoding='utf-8')))
-    offset = _size(part) if version.mark else 0
-    if offset and offset == version.size:
+    version = note.read_text(encoding='utf-8') if note.is_file() else ''
+    offset = _size(part) if version else 0
+    if offset and offset == size:
         return
-    wanted = {'Range': f'bytes={offset}-', 'If-Range': version.mark} if offset else {}
+    wanted = {'Range': f'bytes={offset}-', 'If-Range': version} if offset else {}
     with _open(url, wanted, hint) as response:
         tag = response.headers.get('ETag', '')  # If-Range takes a strong tag, or a date
-        mark = tag if tag.startswith('"') else response.headers.get('Last-Modified')
+        sent = tag if tag.startswith('"') else response.headers.get('Last-Modified', '')
         first, total = _part_in(response)
         is_rest = response.status == PARTIAL_CONTENT
-        if is_rest and (first != offset or mark not in (None, version.mark)):
+        if is_rest and (first != offset or sent not in ('', version)):
             raise NoSuchPartError(url, 'the server sent another part than requested')
         if size is not None and total not in (None, size):
             raise UserError(f'{url} has {total} bytes instead of {size}; {hint}')
@@ -137,8 +132,8 @@ def _receive(url: str, part: Path, note: Path, size: int | None, hint: str) -> N
             note.unlink(missing_ok=True)  # before the bytes that it belongs to
         progress = Progress(console=Console(stderr=True), disable=expected < SHOWN_SIZE)
         with progress, part.open('ab' if is_rest else 'wb') as file:
-            if mark and total and not is_rest:
-                note.write_text(json.dumps([total, mark]), encoding='utf-8')
+            if sent and not is_rest:
+                note.write_text(sent, encoding='utf-8')
             task = progress.add_task('Downloading', total=expected, completed=file.tell())
             for chunk in _chunks(url, response, expected - file.tell()):
                 file.write(chunk)

@@ -30,7 +30,6 @@ class Archive:
     url: str
     size: int  # bytes
     md5: str
-    unpacked: int  # bytes on the disk, rounded up
     folder: str
     contents: Mapping[str, int]  # for a subfolder the number of its images, for a file its bytes
     split: str | None = None  # the only split that needs the archive; None: all of them
@@ -55,7 +54,6 @@ ANNOTATIONS = Archive(
     url='http://images.cocodataset.org/annotations/annotations_trainval2017.zip',
     size=252_907_541,
     md5='f4bbac642086de4f52a3fdda2de5fa2c',
-    unpacked=840_000_000,
     folder='annotations',
     contents={'instances_train2017.json': 469_785_474, 'instances_val2017.json': 19_987_840},
 )
@@ -63,7 +61,6 @@ VAL2017 = Archive(
     url='http://images.cocodataset.org/zips/val2017.zip',
     size=815_585_330,
     md5='442b8da7639aecaf257c1dceb8ba8c80',
-    unpacked=840_000_000,
     folder='val2017',
     contents={'.': 5_000},
     split='val',
@@ -72,7 +69,6 @@ TRAIN2017 = Archive(
     url='http://images.cocodataset.org/zips/train2017.zip',
     size=19_336_861_798,
     md5='cced6f7f71b7629ddf16f17bbcfab6b2',
-    unpacked=19_900_000_000,
     folder='train2017',
     contents={'.': 118_287},
     split='train',
@@ -81,7 +77,6 @@ ADE_CHALLENGE = Archive(
     url='http://data.csail.mit.edu/places/ADEchallenge/ADEChallengeData2016.zip',
     size=967_382_037,
     md5='7328b3957e407ddae1d3cbf487f149ef',
-    unpacked=1_200_000_000,
     folder='ADEChallengeData2016',
     contents={
         f'{kind}/{split}': number
@@ -109,21 +104,19 @@ def prepare(
     """
     root = Path(root)
     archives = [archive for archive in dataset.archives if archive.split in (None, *splits)]
-    if set(splits) != set(SPLITS) and len(archives) == len(dataset.archives):
-        raise UserError(f'{archives[0].name} contains all splits: leave out --splits')
     require_writable(root)
     with writing_to(root):
         with Console(stderr=True).status(f'{root}: waiting for another process to prepare it'):
             lock = FileLock(root / LOCK).acquire()
         with lock:
             shutil.rmtree(root / DRAFT, ignore_errors=True)  # from a killed process
-            missing = [archive for archive in archives if not _is_complete(root, archive)]
-            _require_space(root, missing)
             (root / DOWNLOADS).mkdir(exist_ok=True)
             for archive in archives:
-                if archive in missing:
+                if _is_complete(root, archive):
+                    state = 'already there'
+                else:
                     _install(root, archive, mirror)
-                state = 'checked and unpacked' if archive in missing else 'already there'
+                    state = 'checked and unpacked'
                 print(f'{root / archive.folder}: {state}', flush=True)
                 downloaded = root / DOWNLOADS / archive.name
                 if keep_archives and downloaded.exists():
@@ -151,19 +144,6 @@ def _is_complete(root: Path, archive: Archive) -> bool:
                 'it again, or use another --root'
             )
     return True
-
-
-def _require_space(root: Path, missing: Collection[Archive]) -> None:
-    present = [root / archive.name for archive in missing]
-    present += [p for a in missing for p in (root / DOWNLOADS).glob(f'*{a.name}*')]
-    needed = sum(archive.size + archive.unpacked for archive in missing)
-    needed -= sum(path.stat().st_size for path in present if path.is_file())
-    free = shutil.disk_usage(root).free
-    if needed > free:
-        raise UserError(
-            f'{root} needs {needed / 1e9:,.1f} GB for the archives and their files, but the disk '
-            f'has {free / 1e9:,.1f} GB free: make room, or use another --root'
-        )
 
 
 def _install(root: Path, archive: Archive, mirror: str | None) -> None:
