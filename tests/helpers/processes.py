@@ -5,7 +5,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -75,6 +75,13 @@ def torchrun(count: int) -> Iterator[dict[str, str]]:
         WORLD_SIZE=str(count),
     )
     del store
+
+
+@contextmanager
+def torchruns(number: int, count: int) -> Iterator[list[dict[str, str]]]:
+    """Yield the environments of ``number`` runs of torchrun, one after the other."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(torchrun(count)) for _ in range(number)]
 
 
 def run_in_fork(tool: str, *arguments: object) -> tuple[int, str]:
