@@ -1,4 +1,3 @@
-import errno
 import gc
 import logging
 import os
@@ -26,7 +25,6 @@ from mmengine.logging import MMLogger
 from torch import Tensor
 
 from xcit_mm import load_model
-from xcit_mm.base import files
 from xcit_mm.data.drawings.shapes import ShapesSpec, make_shapes
 
 # The files that take longest come first, so that processes which share the tests end together.
@@ -159,24 +157,6 @@ def unformatted_configs() -> Iterator[None]:
                 patch.object(place, name, lambda text, **_: (text, True), create=True)
             )
         yield
-
-
-@pytest.fixture
-def virus_scanner(monkeypatch) -> Iterator[None]:
-    """Windows, where a scanner has each new file open at first, so that it cannot be renamed."""
-    monkeypatch.setattr(files, 'OPENS_FOLDERS', False)
-    monkeypatch.setattr(files, 'PAUSES', (0,))
-    rename, scanned = Path.replace, set()
-
-    def replace(path: Path, target: Path) -> Path:
-        if path not in scanned:
-            scanned.add(path)
-            raise PermissionError(errno.EACCES, 'used by another process', str(path))
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, 'replace', replace)
-    yield
-    assert scanned
 
 
 @pytest.fixture

@@ -51,11 +51,6 @@ def of_size(width: int, height: int):
     return change
 
 
-def with_metadata(content: bytes) -> bytes:
-    start = content.index(b'jp2c') - 4
-    return content[:start] + struct.pack('>I4s', 2**19, b'xml ').ljust(2**19) + content[start:]
-
-
 def npy(shape: str, fortran: bool = False) -> bytes:
     """Return an array of 1,000 bytes that claims any shape."""
     header = f"{{'descr': '|u1', 'fortran_order': {fortran}, 'shape': {shape}}}\n".encode()
@@ -131,7 +126,6 @@ CASES = {  # a part of the sentence about a file, the file, and the files that b
     'cut.jp2': (DAMAGED, lambda p: jpeg2000(p, lambda c: c[: len(c) // 2])),
     'large.jp2': ('code blocks, but at most', lambda p: jpeg2000(p, of_size(2**31 - 1, 2**31 - 1))),
     'wide.jp2': ('code blocks, but at most', lambda p: jpeg2000(p, of_size(2**31 - 1, 3))),
-    'metadata.jp2': ('bytes of metadata', lambda p: jpeg2000(p, with_metadata)),
     'object.npy': (UNKNOWN, lambda p: np.save(p, np.array([[1, 'a']], object))),
     'archive.npy': (UNKNOWN, lambda p: np.savez(p.open('wb'), a=PIXELS)),
     'negative.npy': (UNKNOWN, npy('(-5, 20, 3)')),

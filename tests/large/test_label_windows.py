@@ -229,7 +229,7 @@ def test_a_truncated_file_is_refused(name, error, sentence, labels, tmp_path):
         open_labels(str(tmp_path / name), IMAGE)
 
 
-def png(labels: np.ndarray, bits: int, kind: int, interlaced: bool, texts: bytes = b'') -> bytes:
+def png(labels: np.ndarray, bits: int, kind: int, interlaced: bool) -> bytes:
     """Return a PNG file of gray values (kind 0) or with a palette (3)."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
@@ -249,7 +249,7 @@ def png(labels: np.ndarray, bits: int, kind: int, interlaced: bool, texts: bytes
     rows = b''.join(packed(row) for y, x, dy, dx in grids for row in labels[y::dy, x::dx])
     header = struct.pack('>IIBBBBB', *labels.shape[::-1], bits, kind, 0, 0, interlaced)
     palette = chunk(b'PLTE', bytes(3 * 2**bits)) if kind else b''
-    content = chunk(b'IHDR', header) + palette + (chunk(b'tEXt', texts) if texts else b'')
+    content = chunk(b'IHDR', header) + palette
     pixels = chunk(b'IDAT', zlib.compress(rows))
     return b'\x89PNG\r\n\x1a\n' + content + pixels + chunk(b'IEND', b'')
 
@@ -327,12 +327,6 @@ def test_whole_labels_equal_those_of_mmseg(rule, labels, tmp_path):
     assert ours['gt_seg_map'].dtype == np.uint8 and ours['seg_fields'] == ['gt_seg_map']
     with pytest.raises(UserError, match='but the dataset has False: write the same value in both'):
         LoadLabels(reduce_zero_label=True)(dict(seg_map_path=path, reduce_zero_label=False))
-
-
-def test_a_png_file_with_much_metadata_is_refused(labels, tmp_path):
-    (tmp_path / 'a.png').write_bytes(png(labels, 8, 0, False, texts=b'a\0'.ljust(2**19, b'b')))
-    with pytest.raises(UserError, match='bytes of metadata, too many to read'):
-        open_labels(str(tmp_path / 'a.png'), IMAGE)
 
 
 def test_labels_that_change_in_a_step_are_refused(labels, tmp_path):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import relative_error
-from helpers.processes import forked, in_child, in_processes, torchrun
+from helpers.processes import forked, in_child, in_processes, torchruns
 from helpers.resumed_runs import assert_same_run
 from helpers.runs import steps
 from helpers.scenes import DETECTOR, scene_config, train_scenes
@@ -194,7 +194,7 @@ def shared_runs(shapes_root, tmp_path_factory) -> Path:
 
     def run(rank: int) -> None:
         for number, (name, config) in enumerate(configs.items()):
-            os.environ.update(env, RANK=str(rank), TORCHELASTIC_RESTART_COUNT=str(number))
+            os.environ.update(envs[number], RANK=str(rank))
             options = dict(data_root=str(shapes_root))
             try:
                 train(str(config), str(folder / name), launcher='pytorch', options=options)
@@ -202,7 +202,7 @@ def shared_runs(shapes_root, tmp_path_factory) -> Path:
                 (folder / f'error_{rank}.txt').write_text(f'{name}: {error}')
             torch.distributed.destroy_process_group()
 
-    with torchrun(2) as env:
+    with torchruns(len(configs), 2) as envs:
         forked(2, run)
     assert not list((folder / 'store').rglob('*.*'))
     return folder

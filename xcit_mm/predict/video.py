@@ -9,7 +9,6 @@ import numpy as np
 
 from ..base.environment import variables
 from ..base.errors import UserError, looked_in
-from ..base.files import put_in_place
 from ..network.weights.cache import is_url
 
 # The containers that FFmpeg may open. FFmpeg looks at the content, not at the name: a playlist that
@@ -67,7 +66,7 @@ def write_video(
             raise OSError(f'OpenCV cannot write a video of {width}x{height} pixels at {rate:g} Hz')
         yield lambda picture: writer.write(picture[..., ::-1])
         writer.release()
-        put_in_place(unfinished, path)
+        unfinished.replace(path)
     finally:
         writer.release()
         unfinished.unlink(missing_ok=True)

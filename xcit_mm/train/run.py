@@ -54,10 +54,10 @@ def train(
     with config_errors(cfg):
         notes = adapt_for_training(cfg, options, resume, trust_checkpoint, loggers, graphs)
         check(cfg, 'train')
-        with run_lock(cfg) as warnings, read_all_safely(cfg.trust_checkpoint):
+        with run_lock(cfg), read_all_safely(cfg.trust_checkpoint):
             if not (cfg.get('resume') or cfg.get('load_from')):
                 notes += download_pretrained(cfg)
-            build_runner(cfg, notes + warnings, 'train').train()
+            build_runner(cfg, notes, 'train').train()
 
 
 def test(

@@ -207,7 +207,6 @@ def test_files_of_a_detector_forget_the_image_before(
 
 
 @slow
-@pytest.mark.usefixtures('virus_scanner')
 def test_a_detector_that_finds_nothing_is_compared_with_a_lower_threshold(models, tmp_path):
     options = {'model.test_cfg.rcnn.score_thr': 2.0}
     exported = export(*models('detector'), tmp_path / 'x.pt2', ExportSettings('torch'), options)

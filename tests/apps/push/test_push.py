@@ -172,7 +172,7 @@ def test_an_upload_without_a_valid_token_is_a_sentence(hub, checkpoint, monkeypa
             monkeypatch.delenv('HF_TOKEN')
         else:
             monkeypatch.setenv('HF_TOKEN', token)
-        with pytest.raises(UserError, match=f'{REPO}: the hub answers 401: log in with') as error:
+        with pytest.raises(UserError, match=f'{REPO}: .*401') as error:
             push(SEGMENTOR, checkpoint(SEGMENTOR), REPO)
         assert 'hf_wrong' not in str(error.value)
     assert hub.repos == {}
@@ -180,7 +180,7 @@ def test_an_upload_without_a_valid_token_is_a_sentence(hub, checkpoint, monkeypa
 
 def test_the_reason_why_the_hub_refuses_a_card_is_said(hub, checkpoint):
     hub.card_error = '"license" must be one of apache-2.0, mit'
-    message = rf'{REPO}: the hub refuses the model card \(.*"license" must be one of apache-2\.0'
+    message = rf'{REPO}: .*"license" must be one of apache-2\.0'
     with pytest.raises(UserError, match=message):
         push(SEGMENTOR, checkpoint(SEGMENTOR), REPO, license='Apache 2.0')
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...base.environment import quiet
 from ...base.errors import UserError, reason
-from ...base.files import put_in_place, require_writable_file
+from ...base.files import require_writable_file
 from ...config.build_model import build_model
 from ...config.load import load_config
 from ...predict.model import Model, load_model
@@ -138,7 +138,7 @@ def _write(
                 )
         for file in BY_NAME[format].files(draft):
             file.chmod(0o644)
-            put_in_place(file, path.parent / file.name)
+            file.replace(path.parent / file.name)
     return differences
 
 
