@@ -18,7 +18,7 @@ from ..data.transforms.decode import MAX_BYTES as MAX_FILE_BYTES
 from ..data.transforms.decode import BadImageError, decode, rgb_of
 from ..data.transforms.multiband import LoadMultiband
 from ..large.files.open_image import needs_windows
-from ..large.files.zarr_metadata import is_zarr
+from ..large.files.zarr_images import is_zarr
 from ..network.weights.cache import is_url
 from .folders import VIDEOS, Folder
 from .video import read_video

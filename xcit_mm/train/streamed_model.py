@@ -20,7 +20,7 @@ from ..base.device import DTYPES
 from ..base.errors import ProcessesError, UserError
 from ..base.processes import cpu_group, own_group, together
 from ..base.progress import LoggedProgress, Progress, TileProgress, silent
-from ..large.files.image_source import TRAINED, ImageSource
+from ..large.files.image_source import ImageSource
 from ..large.losses.step import require_room, require_trainable_model, streamed_loss
 from ..large.maps.detect import require_detector
 from ..large.maps.segment import require_segmentor
@@ -118,7 +118,7 @@ class StreamedModel(nn.Module):
             image = self._image(source, sample)
             with optim_wrapper.optim_context(self.module):
                 loss, parts = streamed_loss(self.module, image, sample, *places, progress)
-            source.require_unchanged(TRAINED)
+            source.require_unchanged()
             if 'label_windows' in sample:
                 sample.label_windows.require_unchanged()
         # As in update_params of the wrapper, which cannot average the gradients of processes.

@@ -18,7 +18,6 @@ from ..files.image_source import ImageSource
 from ..files.open_image import open_header
 from ..labels.labeled_polygons import (
     label_of,
-    require_polygon,
     without_holes,
 )
 from ..labels.read_features import in_pixels, read_features
@@ -121,7 +120,6 @@ class GeoJSONDataset(CheckedCocoDataset):
         for number, (shape, properties) in enumerate(pairs, 1):
             place = f'{path}: feature {number}'
             label = label_of(properties, self._class_property, self.metainfo['classes'], place)
-            require_polygon(shape, place)
             yield label, [*without_holes(shape)]
 
 
