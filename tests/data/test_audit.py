@@ -115,7 +115,7 @@ def test_a_folder_without_images_of_the_suffix_is_refused(root):
     folder = root / 'ade/images/training'
     for path in folder.iterdir():
         path.rename(path.with_suffix('.tif'))
-    message = rf'train data: {folder} has no images \*\.jpg, but \.tif: set img_suffix of the'
+    message = rf'train data: {folder} has no images \*\.jpg: set img_suffix of the dataset'
     with pytest.raises(UserError, match=message):
         check_copy(SEGMENTOR, root)
 
