@@ -168,9 +168,6 @@ test_dataloader = dict(dataset=dict(pipeline=[
     detections = load_model(config, weights, 'cpu').predict(np.random.rand(70, 90, 13) * 255)
     assert len(detections) and detections.masks.shape[1:] == (70, 90)
     assert detections.draw().shape[2] == 3
-    no_loader = {'test_dataloader.dataset.pipeline.0.type': 'LoadFromSomewhere'}
-    with pytest.raises(UserError, match=r"in_channels=13, but .*no dict\(type='LoadMultiband'"):
-        load_model(config, weights, 'cpu', no_loader)
 
 
 def test_a_dataset_is_checked_with_the_bands_of_the_config(root, tmp_path):

@@ -12,8 +12,9 @@ from typing import Any
 from ...base.device import dtype_name
 from ...base.errors import UserError, printable
 from ...base.processes import connected
+from ...predict.large.large_options import LargeOptions
 from ...predict.large.output_options import DEFAULT_OUTPUT, OutputOptions
-from ...predict.large.predict_large import LargeOptions, check_options
+from ...predict.large.predict_large import check_options
 from ...predict.model import load_model
 from ...predict.results import SCORE_THR
 from ...predict.sources import find_inputs, mosaic_name

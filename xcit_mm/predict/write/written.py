@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 from PIL import Image
 
 from ...base.errors import UserError
@@ -18,9 +19,7 @@ from ...base.files import (
     require_writable,
     set_aside,
     write_whole,
-    writing_to,
 )
-from ...base.locks import is_there, open_lock, try_lock, unlocking
 from ...network.weights.cache import is_url
 from ..errors.error_tables import COUNTS, write_counts
 from ..large.large_predictions import LargeDetections, LargeHeights, LargePrediction
@@ -60,26 +59,21 @@ def only_writer(folder: Path) -> Iterator[None]:
         UserError: If the folder cannot be written to, or another run writes there.
     """
     require_writable(folder)
-    path = folder / LOCK
-    with writing_to(folder):
-        file = open_lock(path)
-    with unlocking(file):
-        try:
-            is_locked = try_lock(file) and is_there(file, path)
-        except OSError:  # some network disks have no locks
-            is_locked = None
-        if is_locked is False:
-            raise UserError(
-                f'another run writes its predictions to {folder}: wait for its end, or name '
-                'another --out'
-            )
-        if is_locked:
-            _remove_unfinished(folder)
-        try:
-            yield
-        finally:
-            with suppress(OSError):  # Windows keeps a file that is open
-                path.unlink()
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(
+            f'another run writes its predictions to {folder}: wait for its end, or name another '
+            '--out'
+        ) from None
+    try:
+        _remove_unfinished(folder)
+        yield
+    finally:
+        with suppress(OSError):  # Windows keeps a file that is open
+            (folder / LOCK).unlink()
+        lock.release()
 
 
 def _remove_unfinished(folder: Path) -> None:

@@ -23,9 +23,8 @@ from ...data.datasets.coco import indexed
 from ...predict.errors.error_tables import ErrorTables
 from ...predict.errors.object_tables import object_tables
 from ...predict.errors.overlaps import Overlaps, overlaps
-from ...predict.large.large_predictions import run_lengths_in
 from ...predict.results import SCORE_THR
-from ...predict.results.results import run_lengths
+from ...predict.results.run_lengths import run_lengths, run_lengths_in
 
 try:
     from faster_coco_eval import COCOeval_faster
