@@ -499,12 +499,6 @@ REFUSED = {
         {},
         r'labels/b\.tif with the labels of .*images/b\.tif is missing: write it, or set labels in',
     ),
-    'no image': (lambda root: None, dict(img_suffix='.vrt'), r'images has no images \*\.vrt: set'),
-    'broken image': (
-        lambda root: (root / 'images/a.tif').write_bytes(b'II*'),
-        {},
-        r'images/a\.tif cannot be opened \(RasterioIOError',
-    ),
     'rare class': (
         relabeled(0),
         dict(balanced=True),

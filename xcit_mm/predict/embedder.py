@@ -33,8 +33,6 @@ RATIO = 0.875  # in DINO's evaluation: 224 of 256 pixels
 class ImageReader:
     """What reads, resizes and normalizes images for a network, also in worker processes.
 
-    See :class:`Embedder`, whose methods it has.
-
     Args:
         bands: The loader of images of other channels than RGB. None: RGB.
         normalize: Normalizes a batch.
@@ -57,11 +55,26 @@ class ImageReader:
         self.size, self.fit, self.ratio = size, fit, ratio
 
     def read(self, image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
-        """Return an image as RGB (H, W, 3) uint8, or as bands (H, W, ``channels``) float32."""
+        """Return an image as RGB (H, W, 3) uint8, or as bands (H, W, ``channels``) float32.
+
+        Args:
+            image: A path or URL, an array of this shape, or for RGB an image of PIL.
+
+        Raises:
+            UserError: If the image cannot be read.
+        """
         return to_rgb(image) if self.bands is None else to_bands(image, self.bands)
 
     def prepare(self, image: np.ndarray, size: int | None = None) -> Tensor:
-        """Resize and normalize an image that :meth:`read` returns, to (C, h, w) in float32."""
+        """Resize and normalize an image that :meth:`read` returns.
+
+        Args:
+            image: (H, W, ``channels``).
+            size: Pixels instead of those of the reader.
+
+        Returns:
+            (``channels``, h, w), float32, in the order of channels of the network.
+        """
         size = self.size if size is None else size
         if self.fit == 'square':
             image = CenterSquare(size, self.ratio)(dict(img=image))['img']
@@ -138,26 +151,11 @@ class Embedder:
         )
 
     def read(self, image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
-        """Return an image as RGB (H, W, 3) uint8, or as bands (H, W, ``channels``) float32.
-
-        Args:
-            image: A path or URL, an array of this shape, or for RGB an image of PIL.
-
-        Raises:
-            UserError: If the image cannot be read.
-        """
+        """Read an image; see :meth:`ImageReader.read`."""
         return self.reader.read(image)
 
     def prepare(self, image: np.ndarray, size: int | None = None) -> Tensor:
-        """Resize and normalize an image that :meth:`read` returns.
-
-        Args:
-            image: (H, W, ``channels``).
-            size: Pixels instead of those of the embedder.
-
-        Returns:
-            (``channels``, h, w), float32, in the order of channels of the network.
-        """
+        """Resize and normalize an image that was read; see :meth:`ImageReader.prepare`."""
         return self.reader.prepare(image, size)
 
     def embed(

@@ -70,7 +70,7 @@ def infer(
     with connected() if stream else nullcontext():
         if stream:
             check_options(model, large)
-            written.require_effect(model.task)
+            written.require_packages()
         if (number := share_tiles(model, tiled, out, large)) is not None:
             return number, []
         whole = {name: source for name, source in sources.items() if name not in tiled}

@@ -164,7 +164,7 @@ class Scenes(BaseDataset):
 
     def _described(self, path: Path, id_: int, labels: Path | LabeledPolygons) -> dict:
         image = open_header(path)
-        info = described(path, id_, image) | dict(label_map=None, reduce_zero_label=False)
+        info = listed(path, id_, image) | dict(label_map=None, reduce_zero_label=False)
         file = Path(self.ann_file) if self.ann_file else labels
         if isinstance(labels, Path) and labels.suffix.lower() in FEATURES:
             labels = read_polygons(labels, image, self.classes, self._class_property)
@@ -207,7 +207,7 @@ def log_remark(dataset: BaseDataset) -> None:
         print_log(printable(dataset.remark), 'current')
 
 
-def described(path: Path, id_: int, image: ImageSource) -> dict:
+def listed(path: Path, id_: int, image: ImageSource) -> dict:
     """Return what a dataset lists of an image."""
     height, width = image.shape[:2]
     return dict(img_path=str(path), img_id=id_, height=height, width=width)

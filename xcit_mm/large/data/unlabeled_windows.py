@@ -10,7 +10,7 @@ from mmengine.registry import DATASETS
 from ...data.datasets.unexpected_labels import require_no_labels
 from ..files.open_image import open_header
 from .drawn_windows import DrawnWindows
-from .scenes_dataset import described, images_of, log_remark
+from .scenes_dataset import images_of, listed, log_remark
 
 
 @DATASETS.register_module()
@@ -40,7 +40,7 @@ class UnlabeledWindows(DrawnWindows):
         images = images_of(self, self._suffix)
         log_remark(self)
         require_no_labels(Path(self.data_prefix['img']), images)
-        return [described(path, number, open_header(path)) for number, path in enumerate(images)]
+        return [listed(path, number, open_header(path)) for number, path in enumerate(images)]
 
     def scenes(self) -> BaseDataset:
         """Return the whole scenes as a dataset of open images."""

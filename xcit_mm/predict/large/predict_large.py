@@ -1,18 +1,16 @@
 """Prediction of an image that does not fit into memory, as a whole or in slices."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from mmengine.dataset import Compose
 from mmengine.dist import get_world_size
-from torch import nn
 
 from ...base.device import release_memory
 from ...base.environment import require, versions
@@ -20,7 +18,6 @@ from ...base.errors import ChangedError, UserError
 from ...base.geometry import Window, whole
 from ...base.processes import cpu_group, digest_of_module, require_same, together
 from ...base.progress import Progress, silent
-from ...data.transforms.multiband import LoadMultiband
 from ...large.files.crops import CroppedImage
 from ...large.files.image_source import ImageSource
 from ...large.files.overview import overview
@@ -33,7 +30,6 @@ from ...large.tokens.shards import Shards
 from ...large.tokens.streamable import require_streamable
 from ...large.tokens.workspace import GIB, Demand, Workspace, open_workspace
 from ..fusion import in_dtype
-from ..results import Detections, Heights, Segmentation
 from .large_options import LargeOptions
 from .large_predictions import (
     PICTURE_SIDE,
@@ -43,30 +39,10 @@ from .large_predictions import (
     LargeSegmentation,
 )
 from .open_scene import Image, Scene, open_scene
-from .slices import Slices, slices_of
+from .slices import Predictor, Slices, slices_of
 from .streamed_results import bytes_of_pixel, demand_of, in_frame, label_dtype, results_of
 
 NOT_COMPARED = 'memory', 'store'  # the options that may differ between processes
-
-
-class Predictor(Protocol):
-    """What predictions need of a model, such as :class:`xcit_mm.predict.Model`."""
-
-    task: str
-    classes: tuple[str, ...]
-    palette: tuple[tuple[int, int, int], ...]
-    module: nn.Module
-    pipeline: Compose
-    bands: LoadMultiband | None
-    dtype: torch.dtype  # of slices
-    streamed_dtype: torch.dtype  # of an image that is predicted as a whole
-
-    def read(self, image: str | Path) -> np.ndarray: ...
-    def prepare(self, image: np.ndarray) -> Any: ...
-    def predict_batch(
-        self, images: Sequence[Any]
-    ) -> Sequence[Detections | Heights | Segmentation]: ...
-    def at_own_size(self) -> 'Predictor': ...
 
 
 def predict_large(

@@ -9,15 +9,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby, islice, pairwise
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from mmengine.dataset import Compose
+from torch import nn
 
 from ...base.errors import UserError
 from ...base.geometry import Window, shifted
 from ...base.progress import Progress
 from ...base.threads import ahead
+from ...data.transforms.multiband import LoadMultiband
 from ...large.maps.objects import Objects
 from ...large.maps.segment import without_data
 from ...large.tokens.normalized import NormalizedImage
@@ -37,13 +41,24 @@ Predicted = tuple[Window, Window, Detections | Heights | Segmentation | None, np
 NO_OBJECTS = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, int))
 
 
-class SlicePredictor(Protocol):
-    """A model that does not resize the pixels of a slice."""
+class Predictor(Protocol):
+    """What predictions need of a model, such as :class:`xcit_mm.predict.Model`."""
 
+    task: str
+    classes: tuple[str, ...]
+    palette: tuple[tuple[int, int, int], ...]
+    module: nn.Module
+    pipeline: Compose
+    bands: LoadMultiband | None
+    dtype: torch.dtype  # of slices
+    streamed_dtype: torch.dtype  # of an image that is predicted as a whole
+
+    def read(self, image: str | Path) -> np.ndarray: ...
     def prepare(self, image: np.ndarray) -> Any: ...
     def predict_batch(
         self, images: Sequence[Any]
     ) -> Sequence[Detections | Heights | Segmentation]: ...
+    def at_own_size(self) -> 'Predictor': ...
 
 
 def slices_of(size: tuple[int, int], side: int, overlap: int) -> list[tuple[Window, Window]]:
@@ -97,7 +112,7 @@ class Slices:
         progress: The display of the progress.
     """
 
-    model: SlicePredictor
+    model: Predictor
     pixels: NormalizedImage
     windows: list[tuple[Window, Window]]
     batch_size: int
