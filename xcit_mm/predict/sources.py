@@ -160,15 +160,11 @@ def to_bands(image: str | Path | np.ndarray, loader: LoadMultiband) -> np.ndarra
     """
     if isinstance(image, (str, Path)):
         return read_image(str(image), loader.decode)
-    if not isinstance(image, np.ndarray):
-        kind = type(image).__name__
-        raise ArgumentError(
-            f'an image of {loader.channels} bands is a path or an array (H, W, bands), not {kind}'
-        )
+    array = np.asarray(image)
     try:
-        return loader.bands(image[..., None] if image.ndim == 2 else image)
+        return loader.bands(array[..., None] if array.ndim == 2 else array)
     except BadImageError as error:
-        raise ArgumentError(f'an array of shape {image.shape} cannot be used: {error}') from None
+        raise ArgumentError(f'an array of shape {array.shape} cannot be used: {error}') from None
 
 
 def decode_rgb(data: bytes, path: Path | None = None) -> np.ndarray:

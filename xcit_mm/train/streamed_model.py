@@ -22,8 +22,7 @@ from ..base.processes import cpu_group, own_group, together
 from ..base.progress import LoggedProgress, Progress, TileProgress, silent
 from ..large.files.image_source import ImageSource
 from ..large.losses.step import require_room, require_trainable_model, streamed_loss
-from ..large.maps.detect import require_detector
-from ..large.maps.segment import require_segmentor
+from ..large.maps.known_models import require_detector, require_segmentor
 from ..large.tokens.normalized import NormalizedImage, require_only_normalization
 from ..large.tokens.passes import Passes, Unread
 from ..large.tokens.streamable import require_streamable

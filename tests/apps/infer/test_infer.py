@@ -465,7 +465,6 @@ def test_wrong_input_as_a_whole_is_an_error(weights, photos, tmp_path, change, m
             dict(sliced=64, with_scores=True),
             '--sliced cannot be combined with --statistics-window, --scores or --probabilities',
         ),
-        (dict(statistics_window=0), 'statistics_window=0 is not a positive number'),
     ],
 )
 def test_wrong_options_are_an_error(options, message):

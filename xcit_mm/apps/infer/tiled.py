@@ -16,8 +16,9 @@ from ...base.free_memory import free_memory
 from ...base.processes import require_same
 from ...base.progress import TileProgress
 from ...large.files.open_image import image_size
+from ...predict.large.large_options import LargeOptions
 from ...predict.large.large_predictions import LargePrediction
-from ...predict.large.predict_large import LargeOptions, check_options, described, predict_large
+from ...predict.large.predict_large import check_options, described, predict_large
 from ...predict.model import Model
 from ...predict.write.written import STORE, Output
 from .summary import Predicted, in_few_words, print_summary

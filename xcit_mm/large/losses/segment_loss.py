@@ -60,18 +60,12 @@ def require_streamable_losses(model: nn.Module) -> None:
         if head.sampler is not None:
             name = type(head.sampler).__name__
             raise _not_streamed(f'{name} ({where}) compares all pixels', 'remove the sampler')
+        known = losses_by_type()
         for module in _modules(head):
-            _require_known(module, head, where)
-
-
-def _require_known(module: nn.Module, head: nn.Module, where: str) -> None:
-    known, name = losses_by_type(), type(module).__name__
-    if type(module) not in known:
-        names = ' or '.join(kind.__name__ for kind in known)
-        raise _not_streamed(f'{name} ({where}) cannot be computed tile by tile', f'use {names}')
-    problem = known[type(module)].problem(module, head)
-    if problem:
-        raise _not_streamed(f'{name} ({where}) {problem[0]}', problem[1])
+            if type(module) not in known:
+                problem = f'{type(module).__name__} ({where}) cannot be computed tile by tile'
+                names = ' or '.join(kind.__name__ for kind in known)
+                raise _not_streamed(problem, f'use {names}')
 
 
 def _not_streamed(problem: str, remedy: str) -> UserError:

@@ -11,8 +11,7 @@ from torch.autograd import Function
 
 from ...base.processes import cpu_group, require_same, together
 from ...base.progress import Progress, silent
-from ..maps.detect import require_detector
-from ..maps.segment import require_segmentor
+from ..maps.known_models import require_detector, require_segmentor
 from ..maps.streamed_maps import Pyramid
 from ..tokens.backward import TrainedPasses, added_up, new_gradients, workspace_of
 from ..tokens.normalized import NormalizedImage

@@ -102,7 +102,7 @@ class FusedCopy:
             if self.compiled:
                 _compile(self._copy)
             if self.graphs:
-                from ...network.graphs import GraphedModel
+                from ...network.graphs import GraphedModel  # only on GPUs
 
                 GraphedModel(self._copy, logging.getLogger(__name__).warning).attach()
         device = next(model.parameters()).device.type

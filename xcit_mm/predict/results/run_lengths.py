@@ -1,4 +1,4 @@
-"""COCO's run lengths of masks, column by column."""
+"""Run lengths of masks, as COCO's files hold them."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def run_lengths(mask: np.ndarray) -> dict[str, Any]:
 
 
 def run_lengths_in(window: Window, mask: np.ndarray, size: tuple[int, int]) -> dict[str, Any]:
-    """Return the run lengths of a mask in a window of an image (H, W)."""
+    """Return the COCO run lengths of a mask in a window of an image (H, W), column by column."""
     height, width = size
     columns = np.zeros((mask.shape[1], mask.shape[0] + 2), np.int8)
     columns[:, 1:-1] = mask.T
