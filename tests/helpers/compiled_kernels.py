@@ -2,12 +2,10 @@
 
 import re
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from typing import Any
 
 import triton
-from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
@@ -22,7 +20,6 @@ class CompiledKernel:
     spilled: int
     shared: int
     ptx: str
-    cubin: bytes
 
 
 def compile_kernel(
@@ -67,27 +64,4 @@ def _with_resources(result: Any, capability: int) -> CompiledKernel:
         for pattern in (r'Used (\d+) registers', r'(\d+) bytes spill stores')
     )
     shared = result.metadata.shared
-    return CompiledKernel(registers, spilled, shared, result.asm['ptx'], result.asm['cubin'])
-
-
-def instructions(kernel: CompiledKernel) -> tuple[int, int]:
-    """Return how many machine instructions a thread has, and how many of them its longest loop.
-
-    Divided by the values that a thread computes at a time, they tell whether a kernel is bound by
-    instructions: an H100 issues about 3e13 a second over all threads, and reads 1.6e12 values of 16
-    bits in that time.
-    """
-    with tempfile.NamedTemporaryFile(suffix='.cubin') as file:
-        file.write(kernel.cubin)
-        file.flush()
-        command = [knobs.nvidia.nvdisasm.path, '-c', file.name]
-        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    labels, count, loop = {}, 0, 0
-    for line in lines.splitlines():
-        if label := re.match(r'\s*(\.L_\w+):', line):
-            labels[label[1]] = count
-        elif re.search(r'/\*[0-9a-f]{4,}\*/', line):
-            count += 1
-            if jump := re.search(r'BRA.*`\((\.L_\w+)\)', line):
-                loop = max(loop, count - labels.get(jump[1], count))
-    return count, loop if loop > 1 else 0  # every kernel ends in a jump to itself
+    return CompiledKernel(registers, spilled, shared, result.asm['ptx'])

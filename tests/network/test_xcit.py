@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from xcit_mm import XCiT, accelerate
-from xcit_mm.network.archs import ARCHS, released_name
+from xcit_mm.network.archs import released_name
 from xcit_mm.network.layers import XCA, DropPath, XCABlock
 
 TOLERANCE = 1e-5
@@ -80,9 +80,13 @@ def test_evaluation_and_a_training_step_equal_the_authors(golden, name, patch_si
         assert relative_error(state[name], arrays[f'stats/{name}']) <= TOLERANCE, name
 
 
-@pytest.mark.parametrize('patch_size', [16, 8])
 @pytest.mark.parametrize(
-    'arch', [pytest.param(a, marks=pytest.mark.slow if a in ('m24', 'l24') else []) for a in ARCHS]
+    'arch, patch_size',
+    [
+        *((arch, 16) for arch in ('n12', 't12', 't24', 's12')),
+        *((arch, 8) for arch in ('n12', 't12')),
+        *(pytest.param(arch, 16, marks=pytest.mark.slow) for arch in ('s24', 'm24', 'l24')),
+    ],
 )
 def test_every_variant_equals_timm_with_its_weights(arch, patch_size):
     with torch.device('meta'):  # skips the slow initialization
@@ -257,9 +261,7 @@ def default_dtype(request):
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize(
-    'default_dtype', [torch.float32, torch.float16, torch.bfloat16], indirect=True
-)
+@pytest.mark.parametrize('default_dtype', [torch.float32, torch.bfloat16], indirect=True)
 @pytest.mark.parametrize('training', [False, True])
 @pytest.mark.parametrize('size', [64, 512])  # the direct form, the Gram form
 def test_the_backbone_on_cuda(monkeypatch, size, training, default_dtype):

@@ -51,40 +51,6 @@ def test_a_part_that_cannot_be_captured_runs_eagerly_and_says_why_once(monkeypat
     assert [part.replays for part in graphs.parts] == [0, 3]
 
 
-class Poison(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        return x * (1 if self.calls < 3 else torch.nan)
-
-
-class Maps(dict):
-    """A mapping that graphs cannot take apart."""
-
-
-class InMaps(nn.Module):
-    def forward(self, x: Tensor) -> Maps:
-        return Maps(x=x)
-
-
-@pytest.mark.parametrize(
-    ('layer', 'why'),
-    [(Poison(), 'its graphs compute other outputs'), (InMaps(), 'it returns a Maps')],
-)
-def test_other_values_and_kinds_of_outputs_are_not_captured(monkeypatch, layer, why):
-    on_cpu(monkeypatch)
-    model, notes = Network(layer), Notes()
-    graphs = notes.graphs(model)
-    graphs.attach()
-    for _ in range(3):
-        model.extract_feat(image(8))
-    assert graphs.parts[0].replays == 0
-    assert why in notes[0]
-
-
 def test_hooks_of_modules_are_called(monkeypatch):
     on_cpu(monkeypatch)
     model, notes, calls = Network(), Notes(), []
@@ -129,17 +95,6 @@ def test_without_memory_for_a_capture_the_others_stay(monkeypatch):
     assert part.num_sizes == part.max_sizes == 2
 
 
-def test_a_first_capture_without_memory_runs_this_size_eagerly(monkeypatch):
-    recorders = on_cpu(monkeypatch)
-    model, notes = Network(), Notes()
-    graphs = notes.graphs(model)
-    recorders[0].fails = torch.OutOfMemoryError('CUDA out of memory.')
-    for size in (12, 12, 12, 8, 8, 8):
-        step(model, graphs, lambda size=size: of_network(model, size))
-    assert notes == [f'CUDA graphs: the backbone with the neck: {NO_MEMORY}']
-    assert [part.replays for part in graphs.parts] == [2, 4]
-
-
 def test_nothing_is_captured_where_too_little_memory_is_free(monkeypatch):
     recorders = on_cpu(monkeypatch)
     model, notes = Network(), Notes()
@@ -150,10 +105,3 @@ def test_nothing_is_captured_where_too_little_memory_is_free(monkeypatch):
         step(model, graphs, lambda: of_network(model, 8))
     assert graphs.counts == (6, 0)
     assert notes[0] == (f'CUDA graphs: the backbone with the neck keeps 0 sizes of batches: {FULL}')
-
-
-def test_a_model_without_such_parts_is_named(monkeypatch):
-    on_cpu(monkeypatch)
-    notes = Notes()
-    notes.graphs(nn.Sequential(nn.Linear(2, 2)))
-    assert notes == ['CUDA graphs: a Sequential has no backbone that could be captured']

@@ -65,8 +65,7 @@ def of_detector(model: nn.Module, size: int) -> Tensor:
 THREE_IN_TURN = (64, 96, 128) * 3
 
 
-@pytest.mark.parametrize('accumulate', [1, 2])
-@pytest.mark.parametrize('with_cp', [False, True])
+@pytest.mark.parametrize('with_cp, accumulate', [(False, 1), (True, 2)])
 def test_a_detector_trains_as_without_graphs(monkeypatch, with_cp, accumulate):
     on_cpu(monkeypatch)
     model = detectors.build('mask_rcnn_xcit_n12_16_shapes')
@@ -104,7 +103,7 @@ def test_gradients_in_mixed_precision_equal_those_without_cached_weights(monkeyp
 
     def loss(model: nn.Module, size: int) -> Tensor:
         with torch.autocast('cpu', torch.bfloat16, cache_enabled=False):
-            return of_network(model, size)
+            return 1024 * of_network(model, size)  # a scaled loss
 
     graphs = assert_same_training(Network(), loss, (8, 12, 8, 12, 8))
     assert graphs.counts == (10, 6)
@@ -160,13 +159,3 @@ def test_processes_average_the_gradients_of_replays(monkeypatch, tmp_path):
             assert torch.equal(torch.as_tensor(value), torch.as_tensor(wanted))
 
     in_processes(2, in_process, tmp_path)
-
-
-def test_a_scaled_loss_is_unscaled_as_without_graphs(monkeypatch):
-    on_cpu(monkeypatch)
-
-    def scaled(model: Network, size: int) -> Tensor:
-        with torch.autocast('cpu', torch.bfloat16, cache_enabled=False):
-            return 1024 * model.loss(image(size))
-
-    assert_same_training(Network(), scaled, (8, 8, 8))

@@ -103,10 +103,8 @@ def assert_equal(ours, theirs) -> None:
     ('objects', 'proposals'),
     [
         ((4, 4), (60, 60)),
-        ((1, 6, 0), (40, 60, 20)),
+        ((1, 6, 0), (40, 0, 20)),
         ((0, 0), (30, 20)),
-        ((9,), (3,)),
-        ((3, 2), (0, 9)),
     ],
 )
 @pytest.mark.parametrize(
@@ -129,6 +127,7 @@ def test_losses_and_gradients_equal_those_of_mmdet(objects, proposals, train, op
 
 def test_samples_drawn_with_the_same_numbers_have_the_same_losses(monkeypatch):
     same_draws(monkeypatch)
+    monkeypatch.setattr(mask_targets, 'MAX_MASKS', 3)  # masks are cut out in parts
     train = dict(sampler=dict(ALL, num=32, pos_fraction=0.25))
     assert_equal(
         *(
@@ -136,32 +135,6 @@ def test_samples_drawn_with_the_same_numbers_have_the_same_losses(monkeypatch):
             for kind in ('BatchedRoIHead', 'StandardRoIHead')
         )
     )
-
-
-def test_masks_of_many_objects_are_cut_out_in_parts(monkeypatch):
-    monkeypatch.setattr(mask_targets, 'MAX_MASKS', 3)
-    assert_equal(
-        *(
-            computed(head(kind, dict(sampler=ALL)), (4, 4), (60, 60))
-            for kind in ('BatchedRoIHead', 'StandardRoIHead')
-        )
-    )
-
-
-@pytest.mark.parametrize('part', ['objects', 'proposals', 'head'])
-def test_float64_trains_as_in_mmdet(part):
-    losses = []
-    for kind in ('BatchedRoIHead', 'StandardRoIHead'):
-        module, x = head(kind, dict(sampler=ALL)), maps()
-        proposals, samples = batch((4, 4), (60, 60))
-        if part == 'head':
-            module, x = module.double(), [each.double() for each in x]
-        wide = proposals if part == 'proposals' else [each.gt_instances for each in samples]
-        for instances in wide if part != 'head' else ():
-            instances.bboxes = instances.bboxes.double()
-        losses.append(module.loss(x, proposals, samples))
-    for name, wanted in losses[1].items():
-        assert relative_error(losses[0][name], wanted) < 1e-5, name
 
 
 @pytest.mark.parametrize(
@@ -183,20 +156,6 @@ def test_what_is_computed_by_mmdet_itself(monkeypatch, train):
     assert losses['loss_mask'].isfinite()
 
 
-def test_methods_of_parts_that_are_replaced_are_called():
-    module, calls = head('BatchedRoIHead'), []
-    for part, name in ((module.bbox_assigner, 'assign'), (module.mask_head, 'get_targets')):
-        original = getattr(part, name)
-
-        def replaced(*args, original=original, **kwargs):
-            calls.append(original.__name__)
-            return original(*args, **kwargs)
-
-        setattr(part, name, replaced)
-    computed(module, (2, 1), (20, 20))
-    assert calls == ['assign', 'assign', 'get_targets']
-
-
 def test_other_extractors_and_heads_without_deltas_are_left_to_mmdet(monkeypatch):
     monkeypatch.setattr(BatchedRoIHead, '_targets', None)
     losses, _ = computed(head('BatchedRoIHead', boxes=dict(with_reg=False)), (2, 1), (20, 20))
@@ -211,19 +170,6 @@ def test_other_extractors_and_heads_without_deltas_are_left_to_mmdet(monkeypatch
             return super().forward(*args)
 
     extractor.__class__ = Other
-    computed(module, (2, 1), (20, 20))
-    assert len(calls) == 1
-
-
-def test_a_subclass_with_losses_of_its_own_computes_them():
-    module, calls = head('BatchedRoIHead'), []
-
-    class Other(BatchedRoIHead):
-        def mask_loss(self, *args):
-            calls.append(args)
-            return super().mask_loss(*args)
-
-    module.__class__ = Other
     computed(module, (2, 1), (20, 20))
     assert len(calls) == 1
 
@@ -262,9 +208,10 @@ def test_polygons_are_cut_by_mmdet(monkeypatch):
 
 
 def test_it_starts_less_than_half_of_the_operators_and_waits_once():
-    size, counts = (800, 1344), {}
+    size, counts, names = (800, 1344), {}, []
     for kind in ('StandardRoIHead', 'BatchedRoIHead'):
         module, x = head(kind), maps(size)
+        names.append(module.state_dict().keys())
         layers = [*module.bbox_roi_extractor.roi_layers, *module.mask_roi_extractor.roi_layers]
         for layer in layers:  # on a CPU, RoIAlign consists of many operators
             layer.forward = lambda x, rois, layer=layer: x.new_zeros(
@@ -275,13 +222,8 @@ def test_it_starts_less_than_half_of_the_operators_and_waits_once():
             module.loss(x, *data)
         counts[kind] = operations
     ours, theirs = counts['BatchedRoIHead'], counts['StandardRoIHead']
-    print(ours.started.total(), ours.waits, theirs.started.total(), theirs.waits)
     assert 2 * ours.started.total() < theirs.started.total()
     assert dict(ours.waits) == {'tolist': 1}
-
-
-def test_its_state_has_the_names_of_mmdets():
-    names = [head(kind).state_dict().keys() for kind in ('BatchedRoIHead', 'StandardRoIHead')]
     assert names[0] == names[1]
 
 

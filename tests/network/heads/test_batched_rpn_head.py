@@ -82,8 +82,7 @@ def assert_same_proposals(ours: list[InstanceData], theirs: list[InstanceData]) 
 @pytest.mark.parametrize(
     ('counts', 'shapes'),
     [
-        ((8, 3), None),
-        ((0, 5), None),
+        ((8, 0), None),
         ((0, 0), None),
         ((30,), None),
         ((4, 9, 2), ((192, 256), (160, 200), (192, 100))),  # padded images
@@ -162,9 +161,10 @@ def test_another_generator_gives_other_anchors(monkeypatch):
 
 def test_it_starts_less_than_half_of_the_operators_and_waits_in_nms_only():
     size = 800, 1344
-    counts = {}
+    counts, names = {}, []
     for kind in (RPNHead, BatchedRPNHead):
         module, batch = head(kind), samples((8, 8), size)
+        names.append(module.state_dict().keys())
         x = maps(size)
         for _ in range(2):  # the anchors of a size are kept
             outs = module(x)
@@ -173,14 +173,10 @@ def test_it_starts_less_than_half_of_the_operators_and_waits_in_nms_only():
                 module.loss_and_predict(x, batch, CFG.train_cfg.rpn_proposal)
         counts[kind] = operations
     ours, theirs = counts[BatchedRPNHead], counts[RPNHead]
-    print(ours.started.total(), ours.waits, theirs.started.total(), theirs.waits)
     assert theirs.started.total() > 600 and theirs.waits.total() > 30
     assert 2 * ours.started.total() < theirs.started.total()
     assert dict(ours.waits) == {'nms': 2}
-
-
-def test_its_state_has_the_names_of_mmdets():
-    assert head(BatchedRPNHead).state_dict().keys() == head(RPNHead).state_dict().keys()
+    assert names[0] == names[1]
 
 
 def test_proposals_in_16_bits_are_computed_in_float32():

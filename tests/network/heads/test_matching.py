@@ -88,7 +88,7 @@ def test_samples_have_the_numbers_of_mmdet_and_are_uniform(upper_bound):
     assigned[0, :10], assigned[0, 10:40] = 2, 0  # more than enough of both
     assigned[1, 5:7], assigned[1, 20:30] = 1, 0  # all are taken
     drawn = torch.zeros(3, 60)
-    for _ in range(2000):
+    for _ in range(1000):
         with counted() as operations:
             positive, negative = sample(sampler, assigned)
         assert not operations.waits
@@ -97,7 +97,7 @@ def test_samples_have_the_numbers_of_mmdet_and_are_uniform(upper_bound):
         for each in (positive, negative):
             drawn.scatter_add_(1, each.index, each.are_valid.float())
     assert drawn[assigned == -1].sum() == 0
-    frequency = drawn[0] / 2000
-    assert frequency[:10] == pytest.approx(torch.full((10,), 0.4), abs=0.06)
+    frequency = drawn[0] / 1000
+    assert frequency[:10] == pytest.approx(torch.full((10,), 0.4), abs=0.08)
     expected = (4 if upper_bound == 1 else 12) / 30
-    assert frequency[10:40] == pytest.approx(torch.full((30,), expected), abs=0.06)
+    assert frequency[10:40] == pytest.approx(torch.full((30,), expected), abs=0.08)

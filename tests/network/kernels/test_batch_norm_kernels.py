@@ -15,12 +15,7 @@ from xcit_mm.network.fast.kernels.batch_norm import (
     uses_batch_statistics,
 )
 
-CASES = [
-    (1, 16, 0.1),
-    (3, 24, None),
-    (300, 48, None),
-    (40, 384, 0.1),
-]  # partials, channels, momentum
+CASES = [(1, 16, 0.1), (300, 48, None), (3, 24, 0.0)]  # partials, channels, momentum
 
 
 def partials_of(sets: list[torch.Tensor]) -> torch.Tensor:
@@ -59,7 +54,7 @@ def compare(normalization: torch.Tensor, norm: nn.BatchNorm2d, pixels: torch.Ten
     torch.testing.assert_close(factor * maps + shift, exact(maps), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize('P, C, momentum', [*CASES, (3, 24, 0.0)])
+@pytest.mark.parametrize('P, C, momentum', CASES)
 def test_statistics_are_those_of_all_pixels(P, C, momentum):
     norm = random_norm(C, momentum=momentum)
     exact = copy.deepcopy(norm).double()
@@ -83,26 +78,6 @@ def test_the_variance_keeps_its_digits_beside_a_large_mean():
     torch.testing.assert_close(normalization[1], rstd.float(), rtol=2e-5, atol=0.0)
 
 
-@pytest.mark.parametrize('P', [0, 2])
-def test_no_pixels_leave_the_running_statistics_as_they_are(P):
-    norm = random_norm(24)
-    before = copy.deepcopy(norm)
-    normalization = statistics(torch.zeros(P, 3, 24), norm, norm.weight, norm.bias, None)
-    assert normalization.isfinite().all()
-    assert torch.equal(norm.running_mean, before.running_mean)
-    assert torch.equal(norm.running_var, before.running_var)
-    assert norm.num_batches_tracked == 1  # as in PyTorch
-
-
-def test_a_layer_without_running_statistics_never_updates_them():
-    norm = nn.BatchNorm2d(16, track_running_stats=False).eval()
-    assert uses_batch_statistics(norm)
-    sets = random_sets(3, 16)
-    compare(
-        statistics(partials_of(sets), norm, norm.weight, norm.bias, None), norm, torch.cat(sets)
-    )
-
-
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float16])
 def test_running_statistics_normalize_in_evaluation(dtype):
     norm = random_norm(48).eval().to(dtype)
@@ -112,8 +87,8 @@ def test_running_statistics_normalize_in_evaluation(dtype):
     assert not normalization[4].any()
 
 
-@pytest.mark.parametrize('capability', [80, 90])
-def test_kernels_compile_without_spills(compiled, capability):
+def test_kernels_compile_without_spills(compiled):
+    capability = 90
     blocks = dict(C=384, BLOCK_C=BLOCK_C, BLOCK_P=BLOCK_P, num_warps=8)
     merge = compiled(merge_kernel, '*fp32 *fp32 i32', capability, **blocks)
     running = '*fp32 *fp32 *i64 *fp32 *fp32 fp32 fp32'

@@ -1,19 +1,13 @@
 """Kernels on tensors of a GPU that have no values, as tracers and planners of memory use them."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
-from xcit_mm.network.fast.kernels.attention import (
-    attention_branch,
-    cross_covariance_attention,
-)
-from xcit_mm.network.fast.kernels.interaction import interaction_branch
-from xcit_mm.network.fast.kernels.mlp import mlp_branch
-from xcit_mm.network.fast.kernels.norm_gelu import NormGeluConv, conv_stack
+from xcit_mm.network.fast import gpu
+from xcit_mm.network.fast.kernels.attention import cross_covariance_attention
+from xcit_mm.network.fast.kernels.norm_gelu import conv_stack
 from xcit_mm.network.fast.unmodified import flat_layers
 from xcit_mm.network.layers import XCA, ConvPatchEmbed, XCABlock
 
@@ -24,95 +18,43 @@ def _without_values(request):
         yield
 
 
-def checked(form: Callable[..., Tensor], x: Tensor, layer: nn.Module) -> Tensor:
-    """Return the output, if the input and all parameters get gradients like themselves.
+def assert_gradients(out: Tensor, x: Tensor, layer: nn.Module) -> None:
+    """Input and parameters get gradients like themselves.
 
     PyTorch computes no gradients for a GPU that is not there, but kernels do not ask for the device
     of fake tensors.
     """
-    out = form(x)
     assert out.device == x.device
     if x.device.type == 'cpu':
         out.sum().backward()
         for tensor in (x, *layer.parameters()):
             assert tensor.grad.shape == tensor.shape and tensor.grad.dtype == tensor.dtype
-    return out
-
-
-def is_channels_last(x: Tensor) -> bool:
-    return x.is_contiguous(memory_format=torch.channels_last)
-
-
-@pytest.mark.parametrize('training', [True, False])
-@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
-def test_norm_gelu(training, dtype):
-    bn = nn.BatchNorm2d(48).train(training)
-    y = torch.empty(2, 48, 5, 7, dtype=dtype, memory_format=torch.channels_last).requires_grad_()
-    out = checked(
-        lambda y: NormGeluConv.apply(y, bn.weight, bn.bias, None, None, bn, True, None, dtype),
-        y,
-        bn,
-    )
-    assert out.shape == y.shape and out.dtype == dtype
-    assert is_channels_last(out)
-
-
-@pytest.mark.parametrize('grad', [True, False])
-def test_conv_stack(grad):
-    stem = ConvPatchEmbed(64, 16)
-    image = torch.empty(2, 3, 33, 47, requires_grad=True)
-
-    def form(x: Tensor) -> Tensor:
-        with torch.autocast('cpu', torch.bfloat16):
-            return conv_stack(list(flat_layers(stem.proj)), x)
-
-    with torch.set_grad_enabled(grad):
-        out = checked(form, image, stem) if grad else form(image)
-    assert out.shape == (2, 64, 3, 3) and out.dtype == torch.float32
-    assert is_channels_last(out)
-
-
-@pytest.mark.parametrize('dtype', [None, torch.bfloat16])
-def test_attention_branch(dtype):
-    block = XCABlock(96, 2, 1.0, 0.0)
-    norm, attn = block.norm1, block.attn
-    parameters = norm.weight, norm.bias, norm.eps, *attn.weights(), block.gamma1
-    x = torch.empty(2, 35, 96, requires_grad=True)
-    draw = torch.ones(2)
-    branch = nn.ParameterList([norm.weight, norm.bias, *attn.parameters(), block.gamma1])
-    out = checked(lambda x: attention_branch(x, *parameters, draw, dtype), x, branch)
-    assert out.shape == x.shape and out.dtype == x.dtype and out.is_contiguous()
-
-
-@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
-def test_cross_covariance_attention(dtype):
-    attn = XCA(96, 2)
-    x = torch.empty(2, 35, 96, dtype=dtype, requires_grad=True)
-    out = checked(lambda x: cross_covariance_attention(x, *attn.weights()), x, attn)
-    assert out.shape == x.shape and out.dtype == dtype and out.is_contiguous()
 
 
 @pytest.mark.parametrize('training', [True, False])
 @pytest.mark.parametrize('dtype', [None, torch.bfloat16])
-def test_interaction_branch(training, dtype):
+def test_a_block(training, dtype):
     block = XCABlock(96, 2, 1.0, 0.0).train(training)
-    norm, (conv1, _, bn, conv2) = block.norm3, block.local_mp.children()
-    before = norm.weight, norm.bias, norm.eps, conv1.weight, conv1.bias
-    after = bn, bn.weight, bn.bias, conv2.weight, conv2.bias, block.gamma3
     x = torch.empty(2, 35, 96, requires_grad=True)
-    draw = torch.ones(2)
-    branch = nn.ParameterList([*norm.parameters(), *block.local_mp.parameters(), block.gamma3])
-    out = checked(lambda x: interaction_branch(x, 5, 7, *before, *after, draw, dtype), x, branch)
+    with torch.autocast('cpu', dtype, enabled=dtype is not None and x.device.type == 'cpu'):
+        out = gpu.block(block, x, 5, 7, [torch.ones(2, 1, 1)] * 3)
     assert out.shape == x.shape and out.dtype == x.dtype and out.is_contiguous()
+    assert_gradients(out, x, block)
 
 
-@pytest.mark.parametrize('dtype', [None, torch.bfloat16])
-def test_mlp_branch(dtype):
-    block = XCABlock(96, 2, 1.0, 0.0)
-    norm, (fc1, fc2) = block.norm2, block.mlp.children()
-    parameters = norm.weight, norm.bias, norm.eps, fc1.weight, fc1.bias, fc2.weight, fc2.bias
-    x = torch.empty(2, 35, 96, requires_grad=True)
-    last = block.gamma2, torch.ones(2), dtype
-    branch = nn.ParameterList([*norm.parameters(), *block.mlp.parameters(), block.gamma2])
-    out = checked(lambda x: mlp_branch(x, *parameters, *last), x, branch)
-    assert out.shape == x.shape and out.dtype == x.dtype and out.is_contiguous()
+def test_a_stack_of_convolutions():
+    stem, image = ConvPatchEmbed(64, 16), torch.empty(2, 3, 33, 47, requires_grad=True)
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad), torch.autocast('cpu', torch.bfloat16):
+            out = conv_stack(list(flat_layers(stem.proj)), image)
+        assert out.shape == (2, 64, 3, 3) and out.dtype == torch.float32
+        assert out.is_contiguous(memory_format=torch.channels_last)
+    assert_gradients(out, image, stem)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+def test_the_attention(dtype):
+    attn, x = XCA(96, 2), torch.empty(2, 35, 96, dtype=dtype, requires_grad=True)
+    out = cross_covariance_attention(x, *attn.weights())
+    assert out.shape == x.shape and out.dtype == dtype and out.is_contiguous()
+    assert_gradients(out, x, attn)

@@ -113,24 +113,6 @@ def test_second_derivatives_of_a_checkpoint_and_of_stacks(monkeypatch):
         assert (value.double() - expected).norm() <= 1e-4 * expected.norm().clamp_min(1)
 
 
-class Nothing(torch.autograd.Function):
-    """Passes values on, and no gradients."""
-
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: object, grad: Tensor) -> None:
-        return None
-
-
-def test_a_block_that_gets_no_gradient(in_kernels):
-    block, x = XCABlock(32, 2, eta=1.0, drop_path=0.0), torch.randn(1, 12, 32, requires_grad=True)
-    Nothing.apply(block(x, 3, 4)).sum().backward()
-    assert all(t.grad is None or not t.grad.any() for t in (x, *block.parameters()))
-
-
 def test_float16_is_no_less_exact_than_the_layers_under_autocast(monkeypatch):
     block = XCABlock(48, 3, eta=1.0, drop_path=0.3)
     randomize(block)
@@ -148,6 +130,7 @@ def test_float16_is_no_less_exact_than_the_layers_under_autocast(monkeypatch):
         assert error <= 1.1 * errors[0][name] + 1e-6, name
 
 
+@pytest.mark.slow
 def test_a_backbone_that_is_checkpointed(messages):
     """Its first step verifies the kernels within a checkpoint."""
     model = small_xcit(drop_path_rate=0.0, with_cp=True, pad_maps=True)
@@ -174,10 +157,10 @@ def test_a_backbone_in_inference_and_in_float16(in_kernels):
 
 
 def test_an_empty_batch(in_kernels):
-    model, image = small_xcit(norm_eval=True), torch.empty(0, 3, 64, 64)
+    model, image = small_xcit(norm_eval=True), torch.empty(0, 3, 32, 32)
     maps = model(image)
     sum(m.sum() for m in maps).backward()
-    assert maps[0].shape == (0, 32, 16, 16)
+    assert maps[0].shape == (0, 32, 8, 8)
     assert all(not p.grad.any() for p in model.parameters() if p.grad is not None)
 
 
@@ -190,25 +173,6 @@ def test_an_accelerated_model_of_timm(monkeypatch):
         expected = model(image)
         monkeypatch.setattr(form, 'cpu', gpu)
         assert relative_error(accelerate(model)(image), expected) <= 1e-5
-
-
-def test_steps_of_training(monkeypatch):
-    def losses() -> list[float]:
-        torch.manual_seed(0)
-        block = XCABlock(32, 2, eta=1.0, drop_path=0.2)
-        optimizer, values = torch.optim.AdamW(block.parameters(), 1e-2), []
-        for _ in range(4):
-            loss = (block(torch.randn(1, 12, 32), 3, 4) - 1).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            values.append(loss.item())
-        return values
-
-    expected = losses()
-    monkeypatch.setattr(form, 'cpu', gpu)
-    assert losses() == pytest.approx(expected, rel=1e-4)
-    assert expected[-1] < expected[0]
 
 
 @pytest.fixture
@@ -239,11 +203,12 @@ class Broken:
 
 
 def test_a_kernel_that_fails_is_named_once_and_the_layers_compute(messages, monkeypatch):
-    model, image = small_xcit(drop_path_rate=0.0), torch.randn(1, 3, 45, 61)
-    expected = gradients(copy.deepcopy(model).double(), image.double())
+    block, x = XCABlock(32, 2, eta=1.0, drop_path=0.0), torch.randn(1, 12, 32)
+    expected = gradients(copy.deepcopy(block).double(), x.double(), 3, 4)
     assert not messages  # in float64, nobody expects kernels
     monkeypatch.setattr(attention, 'slope_kernel', Broken())  # of the backward pass
-    assert_same(gradients(model, image), expected, 1e-4)
+    for _ in range(2):
+        assert_same(gradients(block, x, 3, 4), expected, 1e-4)
     assert messages == [
         'XCiT computes with the layers of PyTorch instead of kernels on cpu: kernel broken_kernel '
         'cannot run: ValueError: out of registers'

@@ -30,8 +30,3 @@ def test_the_reason_of_a_failed_compilation_is_its_last_line(compiled, kernel):
     with pytest.raises(CompilationError) as info:
         compiled(kernel, '*fp32', 90, C=16)
     assert _reason(info.value) == "CompilationError: NameError('unknown is not defined')"
-
-
-def test_an_empty_grid_launches_nothing():
-    launch(unfinished_kernel, (0,), torch.zeros(1), C=16)
-    launch(unfinished_kernel, (1,), torch.zeros(1, device='meta'), C=16)

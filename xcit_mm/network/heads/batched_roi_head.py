@@ -18,14 +18,10 @@ from torch.nn.utils.rnn import pad_sequence
 from .box_deltas import can_code, encode
 from .box_losses import box_loss, can_compute
 from .mask_targets import are_bitmaps, mask_targets, on_device
-from .matching import IGNORED, are_plain, can_match, first_ones, keeps, match, pad_objects
+from .matching import IGNORED, are_plain, can_match, first_ones, match, pad_objects
 from .random_samples import can_sample, sample
 from .regions import Regions, by_level, can_extract
 from .transfers import to_device
-
-METHODS = 'bbox_loss', 'mask_loss', '_bbox_forward', '_mask_forward'
-BOX_METHODS = 'loss', 'loss_and_target', 'get_targets', '_get_targets_single'
-MASK_METHODS = 'loss_and_target', 'get_targets'
 
 
 @MODELS.register_module()
@@ -75,8 +71,7 @@ class BatchedRoIHead(StandardRoIHead):
         boxes = self.bbox_head if self.with_bbox else None
         are_known = (
             isinstance(boxes, BBoxHead)
-            and keeps(self, StandardRoIHead, METHODS)
-            and keeps(boxes, BBoxHead, BOX_METHODS)
+            and type(boxes).loss_and_target is BBoxHead.loss_and_target
             and boxes.with_cls
             and boxes.with_reg
             and not (boxes.reg_decoded_bbox or boxes.custom_activation)
@@ -94,7 +89,7 @@ class BatchedRoIHead(StandardRoIHead):
         mask, extractor = self.mask_head, self.mask_roi_extractor
         return (
             isinstance(mask, FCNMaskHead)
-            and keeps(mask, FCNMaskHead, MASK_METHODS)
+            and type(mask).loss_and_target is FCNMaskHead.loss_and_target
             and type(mask.loss_mask) is CrossEntropyLoss
             and not (self.share_roi_extractor or self.train_cfg.get('soft_mask_target', False))
             and isinstance(self.train_cfg.mask_size, int)

@@ -16,14 +16,10 @@ from torch.nn import functional as F
 from .anchor_grids import AnchorGrid, AnchorGrids
 from .box_deltas import can_code, decode, encode
 from .box_losses import box_loss, can_compute
-from .matching import are_plain, can_match, keeps, match, pad_objects
+from .matching import are_plain, can_match, match, pad_objects
 from .random_samples import can_sample, sample
 from .transfers import to_device
 
-METHODS = (
-    *('loss_by_feat', 'loss_by_feat_single', 'get_anchors', 'get_targets', '_get_targets_single'),
-    *('predict_by_feat', '_predict_by_feat_single', '_bbox_post_process'),
-)
 NMS_OPTIONS = {'type', 'iou_threshold'}
 # A box that overlaps no other one, with the lowest score: it is the last of what NMS keeps.
 BLANK, BLANK_SIDE = -1e6, 64.0  # the corner x = y, in pixels
@@ -73,8 +69,7 @@ class BatchedRPNHead(RPNHead):
     def _is_batched(self) -> bool:
         """Return whether the head is built of parts whose losses are known here."""
         return (
-            keeps(self, RPNHead, METHODS)
-            and self.use_sigmoid_cls
+            self.use_sigmoid_cls
             and self.cls_out_channels == 1
             and not self.reg_decoded_bbox
             and can_match(self.assigner)

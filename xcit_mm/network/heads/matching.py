@@ -12,23 +12,14 @@ from torch.nn.utils.rnn import pad_sequence
 from .transfers import to_device
 
 IGNORED, BACKGROUND = -1, 0
-ASSIGNER_METHODS = 'assign', 'assign_wrt_overlaps'
 # Overlaps of one call: more than these are computed image by image, in 0.6 GB at most.
 MAX_OVERLAPS = 2**24
-
-
-def keeps(part: object, base: type, methods: Sequence[str]) -> bool:
-    """Return whether a part has the methods of a base class."""
-    return not any(name in vars(part) for name in methods) and all(
-        getattr(type(part), name) is getattr(base, name) for name in methods
-    )
 
 
 def can_match(assigner: object) -> bool:
     """Return whether :func:`match` does what an assigner does."""
     return (
         type(assigner) is MaxIoUAssigner
-        and keeps(assigner, MaxIoUAssigner, ASSIGNER_METHODS)
         and isinstance(assigner.neg_iou_thr, float)
         and assigner.gpu_assign_thr <= 0
         and assigner.perm_repeat_gt_cfg is None

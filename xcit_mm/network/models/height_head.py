@@ -6,8 +6,6 @@ from mmseg.models.decode_heads import FPNHead, VPDDepthHead
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...base.errors import ArgumentError
-
 
 @MODELS.register_module()
 class HeightHead(FPNHead):
@@ -24,16 +22,11 @@ class HeightHead(FPNHead):
         kwargs: Arguments of ``FPNHead``, without ``num_classes``. The losses, such as
             :class:`~.height_losses.LabeledL1Loss`, take heights (B, 1, H, W) that are predicted,
             and labels of the same shape, which are NaN where there is none.
-
-    Raises:
-        ArgumentError: If ``std`` is not positive.
     """
 
     def __init__(
         self, mean: float = 0.0, std: float = 1.0, positive: bool = False, **kwargs: object
     ) -> None:
-        if not std > 0:
-            raise ArgumentError(f'HeightHead: std={std!r} is not a positive number')
         super().__init__(num_classes=1, threshold=0.0, **kwargs)
         self.mean, self.std, self.positive = mean, std, positive
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...base.environment import require
-from ...base.errors import ArgumentError, UserError
+from ...base.errors import UserError
 
 
 @MODELS.register_module()
@@ -36,7 +36,6 @@ class ImageClassifier(BaseModel):
 
     Raises:
         UserError: If the teacher has another number of classes, or no classification head.
-        ArgumentError: If an argument is invalid.
 
     Shape:
         (B, C, H, W) to ``loss`` for ``mode='loss'``, to data samples with ``pred_scores`` (classes)
@@ -53,16 +52,7 @@ class ImageClassifier(BaseModel):
         init_cfg: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(data_preprocessor, init_cfg)
-        if not 0 <= teacher_weight <= 1:
-            raise ArgumentError(
-                f'ImageClassifier: teacher_weight={teacher_weight!r} is not from 0 to 1'
-            )
         self.backbone = MODELS.build(backbone)
-        if self.backbone.num_classes < 2:
-            raise ArgumentError(
-                f'model.backbone.num_classes={self.backbone.num_classes}: a classifier has at '
-                'least 2 classes'
-            )
         self.mixup = None
         if mixup is not None:
             require('timm')

@@ -79,8 +79,6 @@ class ImageXCiT(XCiTTrunk):
         **arguments: Any,
     ) -> None:
         super().__init__(arch, patch_size, **arguments)
-        if type(num_classes) is not int or num_classes < 0:
-            raise ArgumentError(f'num_classes={num_classes!r} is not an integer from 0 on')
         dim, _, num_heads, eta, _ = shape = resolve_arch(arch)
         # In the release, only N12 normalizes the class token alone after the attention.
         tokens_norm = shape[:3] != ARCHS['n12'][:3]
