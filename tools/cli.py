@@ -190,7 +190,7 @@ def add_trust_argument(parser: argparse.ArgumentParser) -> None:
 def has_weights(config: str) -> bool:
     """Return whether a config names a whole model with weights, on the hub or in a folder."""
     with imports():
-        from xcit_mm.network.weights.hub import is_folder
+        from xcit_mm.base.shipped import is_folder
     return is_folder(config)
 
 

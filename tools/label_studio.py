@@ -48,9 +48,10 @@ def main() -> None:
     args = parser.parse_args()
 
     with cli.imports():
-        from xcit_mm import UserError, load_model
         from xcit_mm.apps.annotation_tools.backend import Backend
         from xcit_mm.apps.annotation_tools.server import serve
+        from xcit_mm.base.errors import UserError
+        from xcit_mm.predict.model import load_model
     token = os.environ.get(TOKEN, '').strip()
     if not token:
         raise UserError(f'set {TOKEN} to an access token of your account in Label Studio')

@@ -7,8 +7,8 @@ Most programs need only the names that this package exports:
 - :class:`~xcit_mm.network.xcit.XCiT` is the backbone.
 - :func:`~xcit_mm.network.accelerate.accelerate` speeds up an XCiT of timm.
 - :func:`~xcit_mm.network.fast.xca_operator.xca` is the attention as a function.
-- :func:`~xcit_mm.large.streaming.stream` computes the maps of an image of any size, and
-  :func:`~xcit_mm.large.streaming.stream_backward` their gradients.
+- :func:`~xcit_mm.large.stream.stream` computes the maps of an image of any size, and
+  :func:`~xcit_mm.large.stream.stream_backward` their gradients.
 - :func:`~xcit_mm.large.training.shared_images` trains on images that several processes share.
 - :class:`~xcit_mm.base.errors.UserError` is the error for a wrong input.
 
@@ -84,8 +84,8 @@ _LOADED_LATER = {
     'accelerate': 'xcit_mm.network.accelerate',
     'load_model': 'xcit_mm.predict.model',
     'shared_images': 'xcit_mm.large.training',
-    'stream': 'xcit_mm.large.streaming',
-    'stream_backward': 'xcit_mm.large.streaming',
+    'stream': 'xcit_mm.large.stream',
+    'stream_backward': 'xcit_mm.large.stream',
     'xca': 'xcit_mm.network.fast.xca_operator',
 }
 

@@ -14,12 +14,12 @@ from helpers.small_xcit import SMALL
 from PIL import Image
 
 from xcit_mm import UserError, load_model
+from xcit_mm.apps.convert.conversion import convert
 from xcit_mm.apps.infer.run import infer
 from xcit_mm.config.load import load_config
 from xcit_mm.data.audit.audit import check_dataset
 from xcit_mm.data.drawings.shapes import ShapesSpec, make_shapes, spread
 from xcit_mm.data.transforms import multiband
-from xcit_mm.network.weights.conversion import convert
 from xcit_mm.predict.large.large_options import LargeOptions
 from xcit_mm.predict.video import write_video
 from xcit_mm.train import train

@@ -10,8 +10,7 @@ from mmengine.runner import Runner
 
 from ..base.environment import BUILT_ON, quiet, remedy, require, require_framework
 from ..base.errors import DependencyError, UserError, did_you_mean, looked_in, one_line, reason
-from ..base.shipped import CONFIGS, find_config
-from ..network.weights.hub import is_folder
+from ..base.shipped import CONFIGS, find_config, is_folder
 from .config_data import read_description
 from .draft import use_draft
 from .jitter import use_jitter

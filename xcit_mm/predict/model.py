@@ -20,6 +20,7 @@ from torch import nn
 from ..base.device import choose_device, choose_dtype
 from ..base.environment import quiet, require_framework
 from ..base.errors import UserError, reason
+from ..base.shipped import is_folder
 from ..config.build_model import build_model, weights_for
 from ..config.config_errors import config_errors
 from ..config.load import load_config
@@ -27,7 +28,6 @@ from ..config.rules import require_parts
 from ..config.tree import class_name, pipeline_of_test_set
 from ..data.transforms.multiband import LoadMultiband
 from ..large.maps.known_models import predicts_heights
-from ..network.weights.hub import is_folder
 from ..network.weights.names import require_same_tensors
 from ..network.weights.pretrained import require_file
 from ..network.weights.read import read_checkpoint

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from xcit_mm import UserError, XCiT
-from xcit_mm.network.weights.conversion import convert
+from xcit_mm.apps.convert.conversion import convert
 from xcit_mm.network.weights.names import detector_state, model_state, require_same_tensors
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from numbers import Real
 from pathlib import Path
 
+from ...base.shipped import HUB
 from ...network import XCiT
-from ...network.weights.hub import HUB
 from ...network.weights.names import architecture
 from ...predict.model import Model
 from ...train.report.titles import KINDS, OF_CLASS, title

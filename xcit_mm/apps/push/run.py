@@ -9,9 +9,10 @@ from typing import Any
 from ...base.environment import require
 from ...base.errors import UserError
 from ...base.files import require_writable, write_beside
+from ...base.shipped import HUB
 from ...config.config_data import describe
 from ...config.load import load_config
-from ...network.weights.hub import CONFIG, HUB, WEIGHTS, hub_errors, parse_name
+from ...network.weights.hub import CONFIG, WEIGHTS, hub_errors, parse_name
 from ...predict.model import Model, load_model
 from .card import model_card, read_metrics
 

@@ -8,25 +8,14 @@ from pathlib import Path
 
 from ...base.environment import require
 from ...base.errors import UserError, looked_in, one_line
-from ...base.shipped import find_config
+from ...base.shipped import HUB
 
-HUB = 'hf://'
 CONFIG = 'config.json'
 WEIGHTS = 'model.safetensors'
 PICKLE = 'pytorch_model.bin'  # how older programs store weights
 PART = r'(?!\.\.?(?:[/@]|$))[\w.-]+'  # a name that leads to no other folder
 ADDRESS = re.compile(f'hf://({PART}/{PART})(?:@({PART}(?:/{PART})*))?')
 MAX_TEXT = 1000  # characters of an error of the hub, whose sentences are long
-
-
-def is_folder(name: str | Path) -> bool:
-    """Return whether a config or a checkpoint is a model on the hub or a local folder."""
-    if str(name).startswith(HUB):
-        return True
-    try:
-        return find_config(name).expanduser().is_dir()
-    except (OSError, RuntimeError):  # a name that is too long, or of an unknown user
-        return False
 
 
 def find_file(name: str | Path, trusted: bool = False, file: str = WEIGHTS) -> Path:

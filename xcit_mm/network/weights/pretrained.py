@@ -11,9 +11,10 @@ from mmengine.runner import CheckpointLoader
 from torch import nn
 
 from ...base.errors import UserError, did_you_mean, looked_in
+from ...base.shipped import HUB, is_folder
 from ..models import ImageXCiT
 from .cache import download, is_url
-from .hub import HUB, find_file, is_folder
+from .hub import find_file
 from .inflation import inflate
 from .names import (
     CLASSIFIER,

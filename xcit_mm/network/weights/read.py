@@ -10,8 +10,9 @@ from torch import Tensor
 from ...base.environment import require
 from ...base.errors import DependencyError, UserError, looked_in, reason
 from ...base.files import open_regular
+from ...base.shipped import is_folder
 from .cache import PICKLE_START, START, ZIP_START, download, is_safetensors, is_url
-from .hub import find_file, is_folder
+from .hub import find_file
 from .pickles import load_safely
 
 TIMM = 'timm://'

@@ -7,9 +7,16 @@ import torch
 
 from ...base.errors import UserError, reason
 from ...base.files import require_writable_file, write_whole
-from .inflation import RGB, inflate
-from .names import HEAD, architecture, backbone_state, detector_state, model_state, require_finite
-from .read import read_checkpoint
+from ...network.weights.inflation import RGB, inflate
+from ...network.weights.names import (
+    HEAD,
+    architecture,
+    backbone_state,
+    detector_state,
+    model_state,
+    require_finite,
+)
+from ...network.weights.read import read_checkpoint
 
 
 def convert(
