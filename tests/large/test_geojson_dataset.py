@@ -212,15 +212,7 @@ WRONG = {
     'properties': (dict(properties=None), r'one of its properties \(none\)'),
     'point': (
         dict(geometry=dict(type='Point', coordinates=[1, 2])),
-        r'feature 2 is a Point, not a Polygon or MultiPolygon: correct or remove it',
-    ),
-    'nothing': (dict(geometry=None), r'feature 2 has no geometry .* \(ValueError: it is null\)'),
-    'text': (dict(geometry=dict(type='Polygon', coordinates=[['ab', 'cd']])), 'has no geometry'),
-    'line': (dict(geometry=dict(type='Polygon', coordinates=[SQUARE[0][:2]])), 'has no geometry'),
-    'empty': (dict(geometry=dict(type='MultiPolygon', coordinates=[])), 'is an empty Multi'),
-    'infinite': (
-        dict(geometry=dict(type='Polygon', coordinates=[[[1e999, 2], *SQUARE[0]]])),
-        'a coordinate is not finite',
+        'feature 2 is not a Polygon or MultiPolygon',
     ),
 }
 
@@ -245,11 +237,7 @@ FILES = {
         lambda root: (root / 'objects/a.geojson').unlink(),
         r'a\.geojson with the objects of .* is missing: write',
     ),
-    'no JSON': (lambda root: (root / 'objects/a.geojson').write_text('{'), 'is neither a GeoJ'),
-    'list': (
-        lambda root: (root / 'objects/a.geojson').write_text('[]'),
-        r'a\.geojson is neither .* \(ValueError: it has no list of features\)',
-    ),
+    'no JSON': (lambda root: (root / 'objects/a.geojson').write_text('{'), 'cannot be opened'),
     'no image': (
         lambda root: [path.unlink() for path in (root / 'images').iterdir()],
         r'images has no images \*\.tif: set their folder',
@@ -288,19 +276,12 @@ def test_coordinates_in_another_reference_system_than_the_image_are_converted(sy
     assert np.allclose(build(root)[0]['data_samples'].gt_instances.bboxes, boxes, atol=0.05)
 
 
-@pytest.mark.parametrize(
-    ('system', 'sentence'),
-    [
-        ('unknown', "reference system 'unknown' cannot be used"),
-        (3, 'crs, .*, has no name or code'),
-    ],
-)
-def test_an_unknown_reference_system_is_refused(system, sentence, root):
+def test_an_unknown_reference_system_is_refused(root):
     write_image(root / 'images/a.tif', MAP)
     path = root / 'objects/a.geojson'
-    member = dict(type='name', properties=dict(name=system))
+    member = dict(type='name', properties=dict(name='unknown'))
     path.write_text(json.dumps(json.loads(path.read_text()) | dict(crs=member)))
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match="reference system 'unknown' cannot be used"):
         build(root)
 
 
