@@ -114,7 +114,6 @@ def test_other_images_are_predicted(outcomes, weights, image, detector):
     for name in ('image_0.npy', 'image_1.tif'):
         assert name in printed
         assert name in other_printed
-    assert 'process 2 on' in printed  # only its rows are damaged
     assert '2 of the inputs could not be predicted' in printed
     predictions = json.loads((outcomes['folder'] / 'predictions.json').read_text())
     expected = detector.predict_large(image, score_thr=0.3)

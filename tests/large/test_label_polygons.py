@@ -6,6 +6,7 @@ import pytest
 import shapely
 from rasterio import features
 
+from xcit_mm.predict.write import label_polygons as module
 from xcit_mm.predict.write.label_polygons import label_polygons, without_small_regions
 
 NODATA = 255
@@ -36,6 +37,13 @@ def polygons_of(labels: np.ndarray, simplify: float | None = None) -> tuple[np.n
     return outlines, values
 
 
+def require_coverage(outlines: np.ndarray) -> None:
+    assert {shape.geom_type for shape in outlines} <= {'Polygon'}
+    assert shapely.is_valid(outlines).all()
+    assert shapely.coverage_is_valid(outlines)
+
+
+@pytest.mark.parametrize('block', [7, 16, 1000])
 @pytest.mark.parametrize(
     'labels',
     [
@@ -49,9 +57,10 @@ def polygons_of(labels: np.ndarray, simplify: float | None = None) -> tuple[np.n
     ],
     ids=['regions', 'two', 'five', 'row', 'column', 'one', 'int16'],
 )
-def test_polygons_drawn_again_are_the_labels(labels):
+def test_polygons_drawn_again_are_the_labels(block, labels, monkeypatch):
+    monkeypatch.setattr(module, 'BLOCK', block)
     outlines, values = polygons_of(labels)
-    assert shapely.is_valid(outlines).all()
+    require_coverage(outlines)
     drawn = features.rasterize(
         zip(outlines, values.tolist(), strict=True), labels.shape, NODATA, dtype='int16'
     )
@@ -61,13 +70,14 @@ def test_polygons_drawn_again_are_the_labels(labels):
     assert shapely.area(outlines).sum() == (labels != NODATA).sum()
 
 
-def test_simplified_polygons_leave_no_gaps():
+@pytest.mark.parametrize('block', [16, 37, 1000])
+def test_simplified_polygons_leave_no_gaps(block, monkeypatch):
+    monkeypatch.setattr(module, 'BLOCK', block)
     labels = smooth((90, 120))
     labels[labels == NODATA] = 0
     exact, values = polygons_of(labels)
     outlines, simplified_values = polygons_of(labels, 2.0)
-    assert {shape.geom_type for shape in outlines} == {'Polygon'}
-    assert shapely.is_valid(outlines).all() and shapely.coverage_is_valid(outlines)
+    require_coverage(outlines)
     assert np.array_equal(values, simplified_values)
     assert shapely.equals(shapely.union_all(outlines), shapely.box(0, 0, 120, 90))
     assert shapely.area(outlines).sum() == 90 * 120

@@ -176,17 +176,10 @@ def test_transparency_is_no_channel_of_an_rgb_image(tmp_path):
 def test_views_pass_on_where_data_is():
     source = Array(filled(7), 'the array', nodata=7)
     assert np.array_equal(RGBImage(source).valid(WINDOW), ~EMPTY[tuple(WINDOW)])
-    source.valid_box = lambda: Window(slice(2, 11), slice(5, 60))
-    box = np.zeros(SIZE, bool)
-    box[2:11, 5:60] = True
     for symmetry in (Symmetry(True, True), Symmetry(False, True, True), Symmetry(True)):
         turned, expected = TurnedImage(source, symmetry), symmetry.array(~EMPTY)
         assert turned.has_gaps
         assert np.array_equal(turned.valid(WINDOW), expected[tuple(WINDOW)])
-        rows, columns = np.nonzero(symmetry.array(box))
-        assert turned.valid_box() == Window(
-            slice(rows.min(), rows.max() + 1), slice(columns.min(), columns.max() + 1)
-        )
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -134,20 +133,14 @@ class ResampledImage(ImageView):
         return np.dtype(np.float32 if self.dtype.itemsize <= 2 else np.float64)
 
 
-class _Terms(NamedTuple):
-    """What each pixel of a span is made of: places (n, k) in the source, and weights (n, k)."""
-
-    places: np.ndarray
-    weights: np.ndarray
-
-
 class _Axis:
     """One axis of an image that is resampled from ``size`` to ``target`` pixels."""
 
     def __init__(self, size: int, target: int) -> None:
         self.size, self.target, self.factor = size, target, size / target
 
-    def terms(self, span: Span) -> _Terms:
+    def terms(self, span: Span) -> tuple[np.ndarray, np.ndarray]:
+        """Return the places (n, k) in the source of which pixels are made, and their weights."""
         pixels = np.arange(span.start, span.stop, dtype=np.float64)[:, None]
         if self.factor < 1:
             center = (pixels + HALF) * self.factor - HALF
@@ -162,7 +155,7 @@ class _Axis:
         # A place without weight may be outside, or infinite.
         used = np.take_along_axis(places, weights.argmax(axis=1)[:, None], axis=1)
         places = np.where(weights > 0, places, used)
-        return _Terms(places.clip(0, self.size - 1).astype(np.int64), weights)
+        return places.clip(0, self.size - 1).astype(np.int64), weights
 
     def sources(self, span: Span) -> Span:
         """Return the span of the source of which a span is made."""

@@ -2,23 +2,18 @@
 
 from collections.abc import Iterator, Mapping
 from copy import copy
-from functools import partial
-from pathlib import Path
 
 import numpy as np
-from PIL import UnidentifiedImageError
 
-from ...base.errors import UserError, reason
+from ...base.errors import UserError
 from ...base.geometry import Window, tiles, whole
 from ...data.datasets.labels import IGNORED, LabelRule, class_numbers, new_labels, of_color_image
 from ...data.transforms.decode import (
     LABELS_ELSEWHERE,
     LABELS_MISSING,
     LABELS_OF_OTHER_SIZE,
-    LABELS_UNREADABLE,
     BadImageError,
     LoadImage,
-    label_size,
 )
 from ...data.transforms.label_images import decode_labels
 from ..files.image_source import ImageSource, tile_of
@@ -166,29 +161,18 @@ def open_labels(
             lie elsewhere on the map.
         UserError: See :class:`LabelWindows`.
     """
-    source = open_image(path, partial(_decoded, image=image), are_labels=True)
+    source = open_image(path, _decoded, are_labels=True)
     try:
         source = laid_over(source, image)
     except UserError as error:
         raise BadImageError(LABELS_ELSEWHERE, str(error)) from None
-    _require_size(source.shape[:2], path, image)
+    if source.shape[:2] != image.shape[:2]:
+        (height, width), (rows, columns) = source.shape[:2], image.shape[:2]
+        detail = f'{image.name} has {columns}x{rows} pixels, but {path} has {width}x{height}'
+        raise BadImageError(LABELS_OF_OTHER_SIZE, detail)
     return LabelWindows(source, reduce_zero_label, label_map, image)
 
 
-def _decoded(path: str, image: ImageSource) -> np.ndarray:
-    """Decode a file whose format has no windows, if its header has the size of the image."""
-    data = LoadImage().read(path, LABELS_MISSING)
-    try:
-        size = label_size(data, Path(path))
-    except Exception as error:  # the decoders of Pillow raise many kinds
-        detail = '' if isinstance(error, UnidentifiedImageError) else f' ({reason(error)})'
-        raise BadImageError(LABELS_UNREADABLE, f'{Path(path)}{detail}') from None
-    _require_size(size[::-1], path, image)
-    return decode_labels(data, path)
-
-
-def _require_size(size: tuple[int, int], path: str, image: ImageSource) -> None:
-    if size != image.shape[:2]:
-        (height, width), (rows, columns) = size, image.shape[:2]
-        detail = f'{image.name} has {columns}x{rows} pixels, but {path} has {width}x{height}'
-        raise BadImageError(LABELS_OF_OTHER_SIZE, detail)
+def _decoded(path: str) -> np.ndarray:
+    """Decode a file whose format has no windows."""
+    return decode_labels(LoadImage().read(path, LABELS_MISSING), path)

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from os import SEEK_END
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,7 +16,7 @@ from ...large.files.rasters import CACHE
 
 BLOCK = 512  # pixels of the side of a block
 WRITTEN_BYTES = 2**25  # of what is written at a time
-ROOM = 2**20  # bytes that the disk needs to have free at the end
+ROOM = 2**16  # bytes that the disk needs to have free at the end
 STORED = dict(compress='deflate', bigtiff='if_safer')
 OF_COG = dict(blocksize=BLOCK, overviews='force_use_existing')
 # How overviews are made from the pixels: labels cannot be averaged. GDAL's 'mode' writes the label
@@ -88,8 +89,7 @@ def write_tiff(
                 tiff.build_overviews(_factors(tiff.shape), Resampling[levels_by])
             if cog:
                 copy(plain, made, driver='COG', **STORED, **OF_COG)
-            # GDAL hides an error of its last write, but a disk that was full then still is.
-            made.with_name('room').write_bytes(bytes(ROOM))
+            _require_room(made)
             with rasterio.open(made) as tiff:
                 is_held = tiff.crs == georeference.get('crs')
     except (OSError, RasterioError, rasterio._err.CPLE_BaseError) as error:
@@ -124,6 +124,14 @@ def _write_pixels(
             tiff.write(bands[(slice(None), *window)], window=_in_file(window))
             if valid is not None:
                 tiff.write_mask(valid(window), window=_in_file(window))
+
+
+def _require_room(path: Path) -> None:
+    """Raise the error of GDAL's last write, which GDAL hides: a disk that was full still is."""
+    with path.open('r+b') as file:
+        size = file.seek(0, SEEK_END)
+        file.write(bytes(ROOM))
+        file.truncate(size)
 
 
 def _write_sidecar(
