@@ -111,7 +111,7 @@ def test_ids_in_other_forms_give_the_same_figures(coco, tmp_path, forms):
 
 @pytest.mark.parametrize('name', ['faster-coco-eval', 'pycocotools'])
 def test_figures_of_all_and_of_each_class_are_those_of_pycocotools(
-    coco, tmp_path, monkeypatch, log, name
+    coco, tmp_path, monkeypatch, name
 ):
     """Also where the ids of the categories do not ascend, and for a class without objects."""
     from xcit_mm.train.metrics import coco_metric
@@ -128,8 +128,6 @@ def test_figures_of_all_and_of_each_class_are_those_of_pycocotools(
     names = ('circle', 'square', 'triangle', 'star')
     prefix = str(tmp_path / 'predictions')
     metrics = evaluate(changed, near_the_truth, names, outfile_prefix=prefix)
-    line = f'bbox, at most 100 detections of a class in an image, by {name}: mAP 0.'
-    assert sum(message.startswith(line) for message in log) == 1
     for kind in KINDS:
         predictions = json.loads((tmp_path / f'predictions.{kind}.json').read_text())
         expected = dict(zip(NAMES, figures(coco, predictions, kind, [1, 2, 3])[:6], strict=True))

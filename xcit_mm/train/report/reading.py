@@ -92,7 +92,7 @@ def read_lines(path: Path) -> list[tuple[str, Line]]:
     for number, text in enumerate(texts, 1):
         try:
             lines.append((text, _parse(text)))
-        except (AttributeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise UserError(
                 f'line {number} of {path} cannot be read ({reason(error)}): remove the line, or '
                 'move the file away'
