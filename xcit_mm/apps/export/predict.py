@@ -250,6 +250,14 @@ def check(model: Model, folder: Path) -> str:
     return difference(model.predict(read_image(folder / TEST)), expected)
 
 
+def images_of(path: Path) -> list[Path]:
+    """Return the path of an image, or the paths of the images in a folder."""
+    if not path.is_dir():
+        return [path]
+    suffixes = {end for end, kind in Image.registered_extensions().items() if kind in Image.OPEN}
+    return sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
     parser.add_argument('images', nargs='*', type=Path, help='image files, or folders of them')
@@ -265,11 +273,7 @@ def main() -> int:
         problem = check(model, folder)
         print(f'{TEST}: {problem or "as expected"}')
         return 1 if problem else 0
-    suffixes = {s for s, kind in Image.registered_extensions().items() if kind in Image.OPEN}
-    images = []
-    for path in args.images:
-        inside = sorted(path.iterdir()) if path.is_dir() else ()
-        images += [p for p in inside if p.suffix.lower() in suffixes] if path.is_dir() else [path]
+    images = [image for path in args.images for image in images_of(path)]
     if len({path.name for path in images}) < len(images):
         parser.error('two images have the same name, but their results go into one folder')
     args.out.mkdir(parents=True, exist_ok=True)
