@@ -6,16 +6,16 @@ REQUIREMENTS := setup.py constraints.txt
 CONSTRAINTS := -c constraints.txt
 # Two processes with a thread each.
 PYTEST = OMP_NUM_THREADS=1 $(<D)/bin/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
-# What depends on the family of packages, configs, weights, and train, test and resume of each task,
-# and on the releases of OpenCV, NumPy and Pillow, the data.
-BOTH_FAMILIES := tests/config tests/data tests/train/test_configs.py tests/train/test_resume.py \
-	tests/train/test_height_runs.py tests/train/test_window_training.py \
-	tests/train/test_pretraining_runs.py tests/train/test_classifier_runs.py \
-	tests/train/test_streamed_training.py tests/train/test_parameter_groups.py \
-	tests/predict/fusion tests/large/test_detection.py tests/large/test_segmentation.py \
-	tests/large/test_streamed_losses.py tests/large/test_streamed_detector_losses.py \
-	tests/mmcv_ops tests/network/weights tests/network/heads tests/network/graphs \
-	tests/project/test_environment.py tests/project/test_tools.py
+# What depends on the family of packages, configs, weights, heads, and train, test and resume of each
+# task, and on the releases of OpenCV, NumPy and Pillow, reading images and annotations.
+BOTH_FAMILIES := tests/config tests/data/test_annotations.py tests/data/test_decode.py \
+	tests/data/test_multiband.py tests/data/test_panoptic.py tests/data/test_shapes.py \
+	tests/train/test_configs.py tests/train/test_resume.py tests/train/test_height_runs.py \
+	tests/train/test_window_training.py tests/train/test_streamed_training.py \
+	tests/train/test_parameter_groups.py tests/predict/fusion tests/large/test_detection.py \
+	tests/large/test_segmentation.py tests/large/test_streamed_losses.py \
+	tests/large/test_streamed_detector_losses.py tests/mmcv_ops tests/network/weights \
+	tests/network/heads tests/project/test_environment.py tests/project/test_tools.py
 DETECTOR := configs/mask_rcnn_xcit_n12_16_shapes.py
 
 .PHONY: help train test test-all test-openmmlab data docs lint format clean

@@ -212,35 +212,15 @@ def test_one_line_in_a_config_installs_the_operators_and_imports_little_else(tmp
     assert not {'engine', 'inference', 'large_images', 'weights'} & rooms
 
 
-def test_a_script_that_imports_mmdet_at_its_top_runs_with_the_operators(tmp_path):
-    """As mmdet's tools/test.py does, before it reads a config. mmdet imports mmcv.ops."""
+def test_a_script_runs_after_the_operators_are_there(tmp_path, monkeypatch, capsys):
+    """mmdet's tools/test.py imports mmdet, which imports mmcv.ops, before it reads a config."""
     (tmp_path / 'neighbor.py').write_text('WORD = "found"')
     script = tmp_path / 'script.py'
     script.write_text('import sys, mmcv.ops, neighbor\nprint(__name__, sys.argv, neighbor.WORD)')
-    command = [sys.executable, '-m', 'xcit_mm.mmcv_ops', script, 'a', '-b']
-    done = subprocess.run(command, text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == f"__main__ ['{script}', 'a', '-b'] found"
-
-
-def test_a_script_that_is_missing_is_named(monkeypatch, capsys):
-    monkeypatch.setattr('sys.argv', ['mmcv_ops', 'nothing.py'])
-    with pytest.raises(SystemExit, match='2'):
-        list_operators()
-    assert 'error: nothing.py is not a file' in capsys.readouterr().err
-
-
-@of_the_stand_in
-def test_the_list_says_what_is_missing(monkeypatch):
-    for name in list(sys.modules):  # as if this process had not imported them
-        if name == mmcv_ops.EXTENSION or name.startswith('mmcv.ops'):
-            monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr('sys.argv', ['mmcv_ops'])
-    with pytest.raises(SystemExit) as end:
-        list_operators()
-    assert end.value.code == (
-        'the package mmcv._ext is not installed: unset XCIT_MM_MMCV_FALLBACK, or compile mmcv'
-    )
+    monkeypatch.setattr('sys.argv', ['mmcv_ops', str(script), 'a', '-b'])
+    monkeypatch.setattr('sys.path', list(sys.path))
+    list_operators()
+    assert capsys.readouterr().out == f"__main__ ['{script}', 'a', '-b'] found\n"
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,6 @@ def test_masked_convolution_is_the_convolution_at_the_pixels_of_the_mask():
 @pytest.mark.parametrize(
     ('sizes', 'mode', 'affine'),
     [
-        ((4,), 'default', True),
         ((4,), 'default', False),
         ((4, 4), 'default', True),
         ((3, 5), 'N', True),
@@ -257,9 +256,9 @@ IN_16_BIT = {
 }
 
 
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize('name', IN_16_BIT)
-def test_an_operator_in_16_bit_is_that_of_the_rounded_numbers(name, dtype):
+def test_an_operator_in_16_bit_is_that_of_the_rounded_numbers(name):
+    dtype = torch.bfloat16
     narrow = torch.randn(2, 9, 6, 8).to(dtype).requires_grad_()
     wide = narrow.detach().float().requires_grad_()
     output, expected = (IN_16_BIT[name](x) for x in (narrow, wide))

@@ -11,7 +11,6 @@ from torch.nn.utils import parametrizations, prune
 
 from xcit_mm import XCiT
 from xcit_mm.network.fast.unmodified import is_unmodified
-from xcit_mm.network.layers import LPI, XCA, Mlp
 
 LEAVES = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.LayerNorm, nn.GELU)
 
@@ -78,12 +77,6 @@ def test_lora_trains_its_own_parameters_and_can_be_merged(model, image):
     assert_same_maps(infer(model, image), maps)
 
 
-def test_dynamic_quantization_changes_the_output_a_little(model, image):
-    quantized = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8)
-    for value, reference in zip(infer(quantized, image), infer(model, image), strict=True):
-        assert 1e-5 < relative_error(value, reference) <= 0.05
-
-
 @pytest.mark.parametrize('training', [False, True])
 def test_hooks_see_every_layer_once_and_what_they_keep_stays(model, image, training):
     expected = infer(model, image)
@@ -124,19 +117,6 @@ def test_a_branch_may_be_replaced(model, image):
     model.blocks[1].mlp = nn.Sequential(model.blocks[1].mlp, nn.Identity())
     for maps in (infer(model, image), model(image)):
         assert_same_maps(maps, expected)
-
-
-@pytest.mark.parametrize('kind', [XCA, LPI, Mlp])
-@pytest.mark.parametrize('with_gradients', [False, True])
-def test_a_replaced_formula_of_a_class_is_called(monkeypatch, model, kind, with_gradients):
-    forward, x = kind.forward, torch.randn(1, 700, 32)
-    monkeypatch.setattr(kind, 'forward', lambda *args: 0 * forward(*args))
-    with torch.set_grad_enabled(with_gradients):
-        y = model.blocks[0](x, 28, 25)
-        monkeypatch.setattr('xcit_mm.network.layers.fast_form', lambda *args: None)
-        assert relative_error(y, model.blocks[0](x, 28, 25)) <= 1e-6
-        monkeypatch.setattr(kind, 'forward', forward)
-        assert relative_error(y, model.blocks[0](x, 28, 25)) > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -203,11 +203,6 @@ def test_few_tokens_take_the_direct_form_and_many_the_gram_form():
         assert torch.equal(xca(x, *params), xca(x, *params, form=form))
     with pytest.raises(ValueError, match=r"form='fast' is not one of \('direct', 'gram'\)"):
         xca(x, *params, form='fast')
-    weight, bias, temperature, *proj = params
-    with pytest.raises(ValueError, match=r'temperature of shape \(4,\) are not tokens'):
-        xca(x, weight, bias, temperature.flatten(), *proj)
-    with pytest.raises(ValueError, match=r'x of shape \(400, 32\) and'):
-        xca(x[0], *params)
 
 
 def test_the_gram_form_keeps_its_input_alone_and_less_for_second_derivatives():
@@ -243,11 +238,3 @@ def test_it_compiles_without_graph_breaks(form, dynamic, backend):
             assert relative_error(a, b) <= 1e-5
     with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):
         assert compiled(x).dtype == torch.bfloat16
-
-
-@pytest.mark.slow
-def test_the_compilers_code_gives_the_same():
-    params = parameters(32, 4)
-    compiled = torch.compile(lambda x: F.relu(xca(x, *params, form='gram')), fullgraph=True)
-    x = torch.randn(1, 500, 32)
-    assert relative_error(compiled(x), F.relu(xca(x, *params, form='gram'))) <= 1e-5

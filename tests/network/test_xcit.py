@@ -306,6 +306,7 @@ def test_float16_keeps_the_branches_of_an_initial_layer_scale():
         assert relative_error(value.float(), exact) <= 2e-2, name
 
 
+@pytest.mark.filterwarnings('ignore::torch.jit.TracerWarning')
 def test_it_can_be_traced():
     model, image = small_xcit().eval(), torch.randn(1, 3, 96, 64)
     with torch.no_grad():

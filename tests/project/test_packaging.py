@@ -112,24 +112,17 @@ def test_what_docker_copies_of_a_clone_without_links_builds_the_same_wheel(clone
 
 
 @pytest.mark.slow
-def test_mim_trains_and_tests_what_pip_installed(site, shapes_root, tmp_path):
+def test_mim_trains_what_pip_installed(site, shapes_root, tmp_path):
     changes = [f'data_root={shapes_root}', 'train_cfg.max_iters=3']
-    for name in ('train', 'val', 'test'):
-        loader = f'{name}_dataloader'
+    for loader in ('train_dataloader', 'val_dataloader'):
         changes += [f'{loader}.num_workers=0', f'{loader}.persistent_workers=False']
-    run = ('xcit_mm', DETECTOR, '--gpus')  # by its name: it lies in the package
-    train = (*run, 0, '--work-dir', 'run', '--cfg-options', *changes)
+    run = ('xcit_mm', DETECTOR, '--gpus', 0)  # by its name: it lies in the package
+    train = (*run, '--work-dir', 'run', '--cfg-options', *changes)
     printed = python(tmp_path, '-m', 'mim', 'train', *train, PYTHONPATH=site)
     assert f'{site}/xcit_mm/.mim/tools/train.py' in printed
     assert 'Training finished successfully' in printed
     losses = (tmp_path / 'run' / 'losses.jsonl').read_text().splitlines()
     assert json.loads(losses[-1])['iter'] == 3
-
-    checkpoint = ('--checkpoint', 'run/iter_3.pth', '--out', 'metrics.json', '--work-dir', 'run')
-    test = (*run, 1, '--launcher', 'pytorch', *checkpoint, '--cfg-options', *changes)
-    printed = python(tmp_path, '-m', 'mim', 'test', *test, PYTHONPATH=site)
-    assert 'torch.distributed.launch' in printed
-    assert 'coco/bbox_mAP' in json.loads((tmp_path / 'metrics.json').read_text())['metrics']
 
 
 @pytest.mark.filterwarnings('ignore:pkg_resources is deprecated')

@@ -19,7 +19,6 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import IO, Any
@@ -27,9 +26,6 @@ from typing import IO, Any
 # They have other ways on Windows, and keep what they need here.
 import filelock._native._unix  # noqa: F401  which is loaded late
 import psutil  # noqa: F401
-
-with suppress(ImportError):  # of gradio
-    import huggingface_hub.utils._terminal  # noqa: F401
 
 MODULES = ('fcntl', 'resource', 'pwd', 'grp', 'termios', 'tty', 'pty', 'multiprocessing.forkserver')
 ATTRIBUTES = {
