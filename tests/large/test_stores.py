@@ -133,12 +133,17 @@ def resized(factor: float) -> Damage:
     return lambda path: os.truncate(path, int(path.stat().st_size * factor))
 
 
+def link(path: Path) -> None:
+    path.symlink_to(path.rename(path.parent.parent / 'elsewhere'))
+
+
 UNREADABLE, GONE = 'state.json cannot be read', 'is missing or truncated'
 DIFFERENT = 'an unfinished run that differs in its'
 NO_STATES = '', '{"identity": {', '[]', 'null', '{"identity": {}}'
 DAMAGE = [
     ('layers', 'state.json', UNREADABLE, [text(content) for content in NO_STATES]),
     ('layers', 'state.json', DIFFERENT, [text('{"identity": {}, "finished": {}}')]),
+    ('layers', 'layer_7.bin', 'layer_7.bin is a link: remove it', [link]),
     ('layers', 'layer_7.bin', GONE, [Path.unlink, resized(0.5), resized(2)]),
     ('labels', 'scores.bin', GONE, [Path.unlink]),
     ('slices', 'objects_1.npz', 'objects_1.npz cannot be read', [Path.unlink, resized(0.5)]),

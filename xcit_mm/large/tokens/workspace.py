@@ -189,6 +189,9 @@ class Workspace:
         if folder is None:
             return
         require_writable(folder)
+        for path in _files(folder):  # which would be written through a link of someone else
+            if path.is_symlink():
+                raise UserError(f'{path} is a link: remove it, or name another folder')
         self._lock = FileLock(folder / LOCK)
         try:
             self._lock.acquire(timeout=0)
