@@ -11,7 +11,7 @@ from mmengine.registry import Registry
 from xcit_mm import UserError
 from xcit_mm.base import environment
 from xcit_mm.config.load import load_config
-from xcit_mm.config.rules import check_channels, check_classes, check_data, require_parts
+from xcit_mm.config.rules import check, check_channels, check_classes, check_data, require_parts
 
 REAL, UPERNET = (
     ROOT / f'configs/{name}.py' for name in ('mask_rcnn_xcit_s12_8_3x', 'upernet_xcit_t12_16_160k')
