@@ -3,7 +3,9 @@
 from importlib import import_module
 
 # Files of large images are opened without the passes over their tokens.
-_LOADED_LATER = dict(stream='streaming', stream_backward='streaming', shared_images='training')
+_LOADED_LATER = dict(
+    stream='streamed_backbone', stream_backward='streamed_backbone', shared_images='training'
+)
 
 __all__ = ['shared_images', 'stream', 'stream_backward']
 
