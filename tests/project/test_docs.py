@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
@@ -295,10 +296,15 @@ def test_the_options_that_the_text_names_exist(page):
         tool, *words = re.sub(r'dist_(\w+)\.sh|slurm_(\w+)\.sh', r'\1\2.py', span).split()
         assert (ROOT / tool).is_file(), span
         subcommand = [word for word in words[:1] if word.islower() and word[0] != '-']
-        command = [sys.executable, ROOT / tool, *subcommand, '--help']
         if options := {word.partition('=')[0] for word in words if word.startswith('--')}:
-            usage = subprocess.run(command, capture_output=True, text=True).stdout
-            assert options <= set(re.findall(r'--[\w-]+', usage)), span
+            assert options <= options_of(tool, *subcommand), span
+
+
+@cache
+def options_of(tool: str, *subcommand: str) -> set[str]:
+    command = [sys.executable, ROOT / tool, *subcommand, '--help']
+    usage = subprocess.run(command, capture_output=True, text=True).stdout
+    return set(re.findall(r'--[\w-]+', usage))
 
 
 @pytest.mark.parametrize('page', LINKING)
