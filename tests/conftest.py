@@ -17,7 +17,7 @@ import pytest
 import torch
 import yapf.yapflib.yapf_api
 from filelock import FileLock
-from helpers import DATA, PATIENCE
+from helpers import DATA, TIMEOUT
 from helpers.random_weights import DETECTOR, SEGMENTOR, save_random_weights
 from helpers.runs import options
 from helpers.tool_server import Process, server_folder
@@ -141,7 +141,7 @@ def browser():
         (pytest.fail if 'CI' in os.environ else pytest.skip)(f'none of {", ".join(names)} is here')
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=path, args=['--no-sandbox'], timeout=PATIENCE * 1000
+            executable_path=path, args=['--no-sandbox'], timeout=TIMEOUT * 1000
         )
         yield browser
         browser.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import PATIENCE
+from helpers import TIMEOUT
 from helpers.planted import edited, plant_coco
 from mmengine.registry import init_default_scope
 from pycocotools import mask as coco_mask
@@ -165,7 +165,7 @@ def evaluate_random_masks() -> None:
 def test_pycocotools_neither_crashes_nor_hangs_at_what_is_accepted():
     process = multiprocessing.get_context('fork').Process(target=evaluate_random_masks)
     process.start()
-    process.join(PATIENCE)
+    process.join(TIMEOUT)
     process.kill()
     assert process.exitcode == 0
 

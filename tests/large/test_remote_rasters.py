@@ -19,7 +19,7 @@ from xcit_mm.large.files.rasters import Raster
 
 WINDOW = Window(slice(333, 390), slice(417, 640))
 BLOCK = 2**14
-REMEDY = 'download it yourself and name the local file'
+HINT = 'download it yourself and name the local file'
 PARTS = 'the server does not send parts of the file (range requests), which a large image needs'
 
 
@@ -121,7 +121,7 @@ def test_a_file_that_changed_on_the_way_to_another_process_is_noticed(server):
 
 def test_a_server_without_parts_is_refused(server):
     server.knows_ranges = False
-    assert refused(server) == f'{server.url("/cog.tif")}: {PARTS}; {REMEDY}'
+    assert refused(server) == f'{server.url("/cog.tif")}: {PARTS}; {HINT}'
 
 
 def test_a_server_that_is_not_there_or_answers_with_an_error_is_named(server):

@@ -44,7 +44,7 @@ def did_you_mean(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str:
     return f'; did you mean {closest[0]}?' if closest else ''
 
 
-def looked_in(path: str | Path) -> str:
+def list_folder_hint(path: str | Path) -> str:
     """Return where a relative path was looked for, as the end of a sentence."""
     return '' if Path(path).is_absolute() else f' (looked in {Path.cwd()})'
 

@@ -114,12 +114,12 @@ class SharedError(UserError):
 
 
 @lost_processes_named()
-def agree(
+def share_errors(
     error: UserError | None = None, group: dist.ProcessGroup | None = None, number: int = 0
 ) -> int:
     """Return the largest ``number`` of all processes, or stop all of them at an ``error`` of any.
 
-    All processes call it before every exchange of data inside :func:`together`. A process that
+    All processes call it before every exchange of data inside :func:`all_processes`. A process that
     cannot continue calls it instead of the exchange, so no process waits for one that has left.
     """
     largest = torch.tensor([error is not None, number], dtype=torch.long)
@@ -135,11 +135,12 @@ def agree(
 
 
 @contextmanager
-def together(group: dist.ProcessGroup | None = None) -> Iterator[None]:
+def all_processes(group: dist.ProcessGroup | None = None) -> Iterator[None]:
     """Raise a UserError of one process in the ``with`` block in all processes.
 
     All processes leave the block together. Inside it they have to make the same exchanges, each
-    after :func:`agree`. An error of another type ends the process, and the others notice its end.
+    after :func:`share_errors`. An error of another type ends the process, and the others notice its
+    end.
     """
     problem = None
     try:
@@ -148,7 +149,7 @@ def together(group: dist.ProcessGroup | None = None) -> Iterator[None]:
         raise
     except UserError as error:
         problem = error
-    agree(problem, group)
+    share_errors(problem, group)
 
 
 def require_same(
@@ -166,7 +167,7 @@ def require_same(
         ProcessesError: If a value differs.
     """
     own = {name: str(value) for name, value in values.items()}
-    agree(None, group)
+    share_errors(None, group)
     with lost_processes_named():
         (host, first), *others = all_gather_object((gethostname(), own), group)
     differences = [

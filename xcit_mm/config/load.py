@@ -9,7 +9,14 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 
 from ..base.environment import BUILT_ON, quiet, remedy, require, require_framework
-from ..base.errors import DependencyError, UserError, did_you_mean, looked_in, one_line, reason
+from ..base.errors import (
+    DependencyError,
+    UserError,
+    did_you_mean,
+    list_folder_hint,
+    one_line,
+    reason,
+)
 from ..base.shipped import CONFIGS, find_config, is_folder
 from .config_data import read_description
 from .draft import use_draft
@@ -79,7 +86,7 @@ def _read(path: Path) -> Config:
             *(CONFIGS.glob('*.py') if path.parent == Path() else ()),
         ]
         hint = did_you_mean(path.name, [file.name if path.suffix else file.stem for file in files])
-        raise UserError(f'the config {path} does not exist{looked_in(path)}{hint}')
+        raise UserError(f'the config {path} does not exist{list_folder_hint(path)}{hint}')
     try:
         with quiet():  # custom_imports import mmdet or mmseg
             return Config.fromfile(path)

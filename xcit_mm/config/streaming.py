@@ -20,7 +20,7 @@ SHAREABLE = ('DefaultSampler', 'InfiniteSampler', 'SharedSampler')
 # Hooks that draw whole images.
 DRAWING = ('DetVisualizationHook', 'SegVisualizationHook')
 # Seconds that NCCL waits: the image of a process may be much larger than the others.
-PATIENCE = 24 * 60 * 60
+TIMEOUT = 24 * 60 * 60
 
 
 def is_streamed(cfg: Config, split: str) -> bool:
@@ -143,5 +143,5 @@ def _wait_longer(cfg: Config) -> list[str]:
     settings = (cfg.get('env_cfg') or {}).get('dist_cfg') or {}
     if cfg.launcher == 'none' or not torch.cuda.is_available() or 'timeout' in settings:
         return []
-    cfg.merge_from_dict({'env_cfg.dist_cfg.timeout': PATIENCE})
-    return [f'env_cfg.dist_cfg.timeout={PATIENCE}: images differ in the time that they take.']
+    cfg.merge_from_dict({'env_cfg.dist_cfg.timeout': TIMEOUT})
+    return [f'env_cfg.dist_cfg.timeout={TIMEOUT}: images differ in the time that they take.']

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import numpy as np
 from PIL import Image, ImageOps
 
-from ..base.errors import ArgumentError, UserError, looked_in, reason
+from ..base.errors import ArgumentError, UserError, list_folder_hint, reason
 from ..base.files import read_regular, valid_name
 from ..base.http import NO_HEADERS, read_url
 from ..base.progress import ImageProgress
@@ -192,7 +192,7 @@ def read_image(
         path = Path(source).expanduser()
         return decode(read_regular(path, MAX_FILE_BYTES), path=path)
     except FileNotFoundError:
-        raise UserError(f'{source} does not exist{looked_in(source)}') from None
+        raise UserError(f'{source} does not exist{list_folder_hint(source)}') from None
     except OSError as error:
         raise UserError(f'{source} cannot be opened ({reason(error)})') from None
     except BadImageError as error:

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from ..base.environment import variables
-from ..base.errors import UserError, looked_in
+from ..base.errors import UserError, list_folder_hint
 from ..network.weights.cache import is_url
 
 # The containers that FFmpeg may open. FFmpeg looks at the content, not at the name: a playlist that
@@ -31,7 +31,7 @@ def read_video(path: str) -> tuple[int, float, Iterator[np.ndarray]]:
     if is_url(path):
         raise UserError(f'{path}: a video is read from a file; download it first')
     if not Path(path).is_file():
-        raise UserError(f'{path} does not exist{looked_in(path)}')
+        raise UserError(f'{path} does not exist{list_folder_hint(path)}')
     with variables(FFMPEG_OPTIONS):
         capture = cv2.VideoCapture(path, cv2.CAP_FFMPEG)
     _, first = capture.read()

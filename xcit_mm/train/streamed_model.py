@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..base.device import DTYPES
 from ..base.errors import ProcessesError, UserError
-from ..base.processes import cpu_group, own_group, together
+from ..base.processes import all_processes, cpu_group, own_group
 from ..base.progress import LoggedProgress, Progress, TileProgress, silent
 from ..large.files.image_source import ImageSource
 from ..large.losses.step import require_room, require_trainable_model, streamed_loss
@@ -28,7 +28,7 @@ from ..large.tokens.passes import Passes, Unread
 from ..large.tokens.streamable import require_streamable
 from ..large.tokens.workspace import Workspace, memory_limit, open_workspace
 from ..predict.fusion.fused_copy import in_dtype
-from ..predict.large.streamed_results import bytes_of_pixel, demand_of, label_dtype, results_of
+from ..predict.large.streamed_results import bytes_of_pixel, label_dtype, memory_needed, results_of
 from .distributed import average_gradients
 
 HINT = 'set stream=None, and train on crops'
@@ -113,7 +113,7 @@ class StreamedModel(nn.Module):
             return self._trained[0].train_step(data, optim_wrapper)
         source, sample = data['inputs'][0], data['data_samples'][0]
         places = self.memory, self.store, self.group
-        with together(cpu_group()), shown(source) as progress:
+        with all_processes(cpu_group()), shown(source) as progress:
             image = self._image(source, sample)
             with optim_wrapper.optim_context(self.module):
                 loss, parts = streamed_loss(self.module, image, sample, *places, progress)
@@ -138,7 +138,7 @@ class StreamedModel(nn.Module):
         window and the mask in it. If processes share the image, the first one gets the prediction.
         """
         source, sample = data['inputs'][0], data['data_samples'][0]
-        with together(self.group), shown(source) as progress:
+        with all_processes(self.group), shown(source) as progress:
             image = self._image(source, sample)
             module = in_dtype(self.module, self.dtype)
             passes = Passes(module.backbone, image, group=self.group)
@@ -177,7 +177,7 @@ class StreamedModel(nn.Module):
 
     def _workspace(self, passes: Passes, size: tuple[int, int]) -> Workspace:
         shards = passes.shards
-        demand = demand_of(passes, size, bytes_of_pixel(self._made, 1))
+        demand = memory_needed(passes, size, bytes_of_pixel(self._made, 1))
         folder = None if self.store is None else self.store / shards.part
         return open_workspace(demand, shards, self.memory, folder)
 

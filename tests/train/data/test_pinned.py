@@ -6,7 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 import torch
-from helpers import PATIENCE
+from helpers import TIMEOUT
 from helpers.toy import ToyDataset, toy_loader
 from mmdet.models import DetDataPreprocessor
 from mmdet.structures import DetDataSample
@@ -117,5 +117,5 @@ def test_a_worker_ends_with_a_loader_that_pins(pinning_thread):
     next(batches)
     batches.close()
     del batches
-    child.join(PATIENCE)
+    child.join(TIMEOUT)
     assert child.exitcode == 0

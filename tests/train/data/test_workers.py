@@ -13,7 +13,7 @@ from tempfile import TemporaryFile
 import numpy as np
 import pytest
 import torch
-from helpers import PATIENCE, wait_until, wait_until_session_ends
+from helpers import TIMEOUT, wait_until, wait_until_session_ends
 from helpers.tool_server import Process
 from helpers.toy import ToyDataset, toy_loader
 
@@ -120,7 +120,7 @@ def test_a_worker_ends_at_a_signal_of_the_training():
     next(batches)
     (child,) = multiprocessing.active_children()
     child.terminate()
-    child.join(PATIENCE)
+    child.join(TIMEOUT)
     assert child.exitcode == 0
 
 

@@ -49,7 +49,7 @@ TOO_SMALL = _problem('image smaller than filter_cfg.min_size', LEFT_OUT, KEPT)
 LOST_SHARE = 0.1
 LOST = (NO_BOX, NO_SIZE, OUTSIDE, FAR_BEYOND, UNKNOWN_CATEGORY, NO_MASK, BROKEN_MASK)
 
-REMEDY = 'tools/check_dataset.py CONFIG lists them all'
+HINT = 'tools/check_dataset.py CONFIG lists them all'
 
 # If a larger share of the boxes cannot be two corners, boxes may reach beyond the image.
 NO_CORNERS_SHARE = 0.01

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.errors import ArgumentError, ChangedError, UserError, looked_in, reason
+from ...base.errors import ArgumentError, ChangedError, UserError, list_folder_hint, reason
 from ...base.geometry import Window, tiles, whole
 from ...base.processes import shortened
 from ...data.tiff.places import NOWHERE, Place
@@ -208,7 +208,7 @@ def errors_of(image: str | Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise UserError(f'{image} does not exist{looked_in(image)}') from None
+        raise UserError(f'{image} does not exist{list_folder_hint(image)}') from None
     except UserError:
         raise
     except Exception as error:

@@ -51,14 +51,14 @@ def outlines_by_label(polygons: np.ndarray, labels: np.ndarray) -> dict[int, sha
     return {label: shapely.multipolygons(polygons[labels == label]) for label in present}
 
 
-def built(corners: np.ndarray, rings: np.ndarray, polygons: np.ndarray) -> np.ndarray:
+def from_arrays(corners: np.ndarray, rings: np.ndarray, polygons: np.ndarray) -> np.ndarray:
     """Return polygons (n,) from corners (m, 2) and the offsets of rings and polygons."""
     if len(polygons) == 1:
         return np.empty(0, object)
     return shapely.from_ragged_array(POLYGONS, corners, (rings, polygons))
 
 
-def taken_apart(polygons: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def to_arrays(polygons: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the corners (m, 2) and the offsets of rings and polygons of polygons (n,)."""
     _, corners, (rings, offsets) = shapely.to_ragged_array(polygons)
     return corners, rings, offsets

@@ -8,7 +8,7 @@ import shapely
 from ...base.geometry import Window
 from ..files.image_source import ImageSource
 from .labeled_polygons import LabeledPolygons
-from .outlines import built, taken_apart
+from .outlines import from_arrays, to_arrays
 
 MIN_CORNERS = 4  # of a ring, whose last corner is its first one
 # Corners are rounded to fractions of a pixel that are exact in the coordinates of each window, too.
@@ -78,7 +78,7 @@ def _reduced_outside(polygons: np.ndarray, window: Window) -> tuple[np.ndarray, 
     """
     if not len(polygons):
         return polygons, np.empty(0, int)
-    corners, rings, offsets = taken_apart(polygons)
+    corners, rings, offsets = to_arrays(polygons)
     corners = np.round(corners * STEPS) / STEPS
     sides = np.zeros(len(corners), np.int8)
     for axis, span in enumerate((window.columns, window.rows)):
@@ -95,4 +95,4 @@ def _reduced_outside(polygons: np.ndarray, window: Window) -> tuple[np.ndarray, 
     is_polygon = np.diff(number) > 0
     rings = np.concatenate([[0], np.cumsum(lengths[is_ring])])
     offsets = np.concatenate([[0], number[1:][is_polygon]])
-    return built(corners[kept], rings, offsets), np.flatnonzero(is_polygon)
+    return from_arrays(corners[kept], rings, offsets), np.flatnonzero(is_polygon)

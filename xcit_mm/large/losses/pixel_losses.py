@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...network.ops.moments import widened
+from ...network.ops.moments import to_widest
 from ..tokens.shards import Shards
 
 EPS = torch.finfo(torch.float32).eps  # mmseg adds it to its divisors
@@ -149,7 +149,7 @@ class Dice(PixelLoss):
             kept = torch.arange(classes, device=p.device) != module.ignore_index
             p = p[:, kept]
         sums = (of_label * is_label).sum(), (p if module.naive_dice else p.square()).sum()
-        return widened(torch.stack(sums))
+        return to_widest(torch.stack(sums))
 
 
 def losses_by_type() -> dict[type, type[PixelLoss]]:

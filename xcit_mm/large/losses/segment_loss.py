@@ -21,7 +21,7 @@ from .pixel_losses import EPS, losses_by_type
 
 MAX_TILE = 512  # pixels; the graph of a tile, down to the tokens, is in memory
 MAX_SCORES = 2**22  # scores for which losses are computed at a time: 16 MiB
-REMEDY = 'train on crops, without stream'
+HINT = 'train on crops, without stream'
 
 
 class Labels(Protocol):
@@ -51,12 +51,12 @@ def require_streamable_losses(model: nn.Module) -> None:
     from ...network.models.aligned_segmentors import AlignedEncoderDecoder
 
     if type(model) is not AlignedEncoderDecoder:
-        raise _not_streamed(f'{type(model).__name__} is not an AlignedEncoderDecoder', REMEDY)
+        raise _not_streamed(f'{type(model).__name__} is not an AlignedEncoderDecoder', HINT)
     for where, head in model.heads().items():
         kind = type(head)
         for method in ('loss', 'loss_by_feat', '_stack_batch_gt'):
             if getattr(kind, method, None) is not getattr(BaseDecodeHead, method):
-                raise _not_streamed(f'{kind.__name__} ({where}) overrides {method}', REMEDY)
+                raise _not_streamed(f'{kind.__name__} ({where}) overrides {method}', HINT)
         if head.sampler is not None:
             name = type(head.sampler).__name__
             raise _not_streamed(f'{name} ({where}) compares all pixels', 'remove the sampler')
@@ -174,7 +174,7 @@ class HeadLosses:
         logits = head(maps)
         if not isinstance(logits, LazyMap):
             kind = type(head).__name__
-            raise _not_streamed(f'{kind} ({name}) returns more than a map of scores', REMEDY)
+            raise _not_streamed(f'{kind} ({name}) returns more than a map of scores', HINT)
         self._logits = HeldMap(logits)
         how = dict(mode='bilinear', align_corners=head.align_corners)
         self.scores = F.interpolate(self._logits, size=size, **how)

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from ...base.environment import require
-from ...base.errors import UserError, looked_in, one_line
+from ...base.errors import UserError, list_folder_hint, one_line
 from ...base.shipped import HUB
 
 CONFIG = 'config.json'
@@ -43,7 +43,7 @@ def find_file(name: str | Path, trusted: bool = False, file: str = WEIGHTS) -> P
     path = next((folder / choice for choice in choices if (folder / choice).exists()), None)
     if path is not None:
         return path
-    where = '' if on_hub else looked_in(folder)
+    where = '' if on_hub else list_folder_hint(folder)
     remedy = f'name a {"model" if on_hub else "file in it, or a folder"} that tools/push.py made'
     if file == WEIGHTS and not trusted and (on_hub or (folder / PICKLE).exists()):
         remedy += f'; --trust-checkpoint also reads {PICKLE}, a pickle, and runs the code in it'

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...base.environment import require
-from ...base.errors import DependencyError, UserError, looked_in, reason
+from ...base.errors import DependencyError, UserError, list_folder_hint, reason
 from ...base.files import open_regular
 from ...base.shipped import is_folder
 from .cache import PICKLE_START, START, ZIP_START, download, is_safetensors, is_url
@@ -44,7 +44,7 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
     except DependencyError:
         raise
     except FileNotFoundError:
-        why = f'it does not exist{looked_in(file)}'
+        why = f'it does not exist{list_folder_hint(file)}'
     except Exception as error:  # of the system, torch.load, pickle or safetensors
         why = f'it is cut off, damaged or not a checkpoint ({reason(error)})'
         if isinstance(error, UnpicklingError) and not trusted:

@@ -16,7 +16,7 @@ from ...base.device import release_memory
 from ...base.environment import require, versions
 from ...base.errors import ChangedError, UserError
 from ...base.geometry import Window, whole
-from ...base.processes import cpu_group, digest_of_module, require_same, together
+from ...base.processes import all_processes, cpu_group, digest_of_module, require_same
 from ...base.progress import Progress, silent
 from ...large.files.crops import CroppedImage
 from ...large.files.image_source import ImageSource
@@ -40,7 +40,7 @@ from .large_predictions import (
 )
 from .open_scene import Image, Scene, open_scene
 from .slices import Predictor, Slices, slices_of
-from .streamed_results import bytes_of_pixel, demand_of, in_frame, label_dtype, results_of
+from .streamed_results import bytes_of_pixel, in_frame, label_dtype, memory_needed, results_of
 
 NOT_COMPARED = 'memory', 'store'  # the options that may differ between processes
 
@@ -78,7 +78,7 @@ def predict_large(
             versions of the packages, or if one of them has ended.
     """
     group = cpu_group()
-    with together(group):
+    with all_processes(group):
         check_options(model, options)
         scene = open_scene(image, model.read, 3 if model.bands is None else None, options)
         if group is not None:
@@ -236,7 +236,7 @@ def _streamed(run: _Run) -> tuple[dict[str, Any] | None, Workspace]:
 def _workspace(run: _Run, passes: Passes) -> Workspace:
     """Open the place of the tokens and outputs of this process."""
     shards, size = passes.shards, run.pixels.size
-    demand = demand_of(passes, size, run.bytes_of_pixel)
+    demand = memory_needed(passes, size, run.bytes_of_pixel)
     if size != run.image.size and shards.rank == 0:
         of_scene = math.prod(run.image.size) * run.bytes_of_pixel
         demand = demand._replace(files=demand.files + of_scene)

@@ -20,7 +20,7 @@ from torch import nn
 from ...base.errors import UserError
 from ...base.geometry import Window, shifted
 from ...base.progress import Progress
-from ...base.threads import ahead
+from ...base.threads import prefetch
 from ...data.transforms.multiband import LoadMultiband
 from ...large.maps.objects import Objects
 from ...large.maps.segment import without_data
@@ -205,7 +205,7 @@ class Slices:
         images = map(read, windows)
         batches = iter(lambda: list(islice(images, self.batch_size)), [])
         remaining = iter(windows)
-        with closing(ahead(batches)) as batches_read:
+        with closing(prefetch(batches)) as batches_read:
             for batch in batches_read:
                 prepared = [image for image, _ in batch if image is not None]
                 predictions = iter(self.model.predict_batch(prepared) if prepared else ())

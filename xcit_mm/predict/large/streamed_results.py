@@ -31,7 +31,7 @@ def bytes_of_pixel(outputs: Mapping[str, torch.dtype], num_classes: int) -> int:
     return sum(dtype.itemsize * values.get(name, 1) for name, dtype in outputs.items())
 
 
-def demand_of(passes: Passes, size: tuple[int, int], of_pixel: int) -> Demand:
+def memory_needed(passes: Passes, size: tuple[int, int], of_pixel: int) -> Demand:
     """Return the memory that this process needs in :func:`results_of`, for an image (H, W).
 
     ``of_pixel`` is the number of bytes of the outputs for a pixel, 0 for a detector.

@@ -10,7 +10,7 @@ import shapely
 
 from ...base.files import unfinished_folder
 from ...base.geometry import Window, tiles, whole
-from ...large.labels.outlines import built, outlines_of, taken_apart
+from ...large.labels.outlines import from_arrays, outlines_of, to_arrays
 from .joined_parts import joined
 from .vector_layers import TOGETHER, LayerPart
 
@@ -112,7 +112,7 @@ def _nodes(labels: np.ndarray, window: Window) -> np.ndarray:
 
 def _with_nodes(polygons: np.ndarray, nodes: np.ndarray) -> np.ndarray:
     """Add corners where the sides of polygons, which are horizontal or vertical, meet nodes."""
-    corners, rings, offsets = taken_apart(polygons)
+    corners, rings, offsets = to_arrays(polygons)
     corners = corners.astype(np.int64)
     sides = np.diff(corners, axis=0, append=0)
     lengths = np.abs(sides).sum(1)
@@ -123,7 +123,7 @@ def _with_nodes(polygons: np.ndarray, nodes: np.ndarray) -> np.ndarray:
     kept = (steps == 0) | nodes[points[:, 1], points[:, 0]]
     before = np.concatenate([[0], np.cumsum(kept)])
     starts = np.append(first, len(steps))[rings]
-    return built(points[kept].astype(float), before[starts], offsets)
+    return from_arrays(points[kept].astype(float), before[starts], offsets)
 
 
 class _Regions:
@@ -183,7 +183,7 @@ class _Regions:
         """Return the polygon and the start of each piece of an inner side of a block."""
         if place in (0, self._size[1 - axis]) or not len(polygons):
             return np.empty(0, int), np.empty(0, int)
-        corners, rings, offsets = taken_apart(polygons)
+        corners, rings, offsets = to_arrays(polygons)
         is_on = corners[:, axis] == place
         is_piece = is_on[:-1] & is_on[1:]
         is_piece[rings[1:-1] - 1] = False  # from one ring to the next one

@@ -13,7 +13,7 @@ from mmengine.runner import BaseLoop, Runner
 from ...base.environment import require
 from ...base.errors import UserError, reason
 from ...base.files import write_json
-from ...base.processes import cpu_group, together
+from ...base.processes import all_processes, cpu_group
 from ...base.run_files import CURVE_IDS
 from ..checkpoints.keep import WholeCheckpointHook
 from ..report.reading import Line, read_lines
@@ -66,7 +66,7 @@ class CurveHook(Hook):
     def before_run(self, runner: Runner) -> None:
         if not isinstance(runner._train_loop, BaseLoop):  # a test
             return
-        with together(cpu_group()):
+        with all_processes(cpu_group()):
             if is_main_process():
                 known = _ids(Path(runner.work_dir)) if runner._resume else {}
                 try:

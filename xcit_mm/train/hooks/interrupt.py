@@ -27,7 +27,7 @@ SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name)
 STOPPING = b'stopping after this step, with a checkpoint'
 AT_ONCE = b' (the same signal again: at once)'
 REPEAT_WINDOW = 1  # second within which the same signal may come twice: timeout(1) sends it so
-PATIENCE = 60  # seconds without data after which a run stops in the middle of a step
+TIMEOUT = 60  # seconds without data after which a run stops in the middle of a step
 
 
 @HOOKS.register_module()
@@ -74,11 +74,11 @@ class InterruptHook(Hook):
             return
         if not is_distributed() and runner.optim_wrapper.should_update():
             self._save_and_stop(runner, self._signal, runner.iter)
-        if seconds >= PATIENCE:
+        if seconds >= TIMEOUT:
             self._stop(runner, self._signal, 'while it waited for data, without a checkpoint')
 
     def while_evaluation_waits(self, runner: Runner, seconds: float) -> None:
-        if self._signal and (self._is_saved(runner) or seconds >= PATIENCE):
+        if self._signal and (self._is_saved(runner) or seconds >= TIMEOUT):
             self._stop(runner, self._signal, 'while a validation waited for data')
 
     def _save_and_stop(self, runner: Runner, signum: int, done: int) -> NoReturn:

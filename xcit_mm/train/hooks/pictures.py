@@ -12,7 +12,7 @@ from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 
 from ...base.run_files import PICTURES
-from ...base.threads import Behind
+from ...base.threads import BackgroundWriter
 from . import order
 
 NUM_VAL = 16  # pictures of a validation
@@ -50,7 +50,7 @@ class PictureHook(Hook):
     def before_test_epoch(self, runner: Runner) -> None:
         from ..report.sample_pictures import draw_samples
 
-        self._pictures = self._pending.enter_context(Behind(draw_samples))
+        self._pictures = self._pending.enter_context(BackgroundWriter(draw_samples))
 
     def after_test_iter(self, runner: Runner, outputs: Sequence[BaseDataElement], **_: Any) -> None:
         if self.test_dir is not None:

@@ -6,7 +6,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, Runner
 
-from ...base.processes import cpu_group, together
+from ...base.processes import all_processes, cpu_group
 from ...large.files.open_image import image_size
 from ..streamed_model import StreamedModel
 from . import order
@@ -32,7 +32,7 @@ class RoomCheckHook(Hook):
             loops.insert(0, runner._train_loop)
         for loop in loops:
             if isinstance(loop, BaseLoop):
-                with together(cpu_group()):
+                with all_processes(cpu_group()):
                     _check(model, loop.dataloader.dataset, is_trained=loop is runner._train_loop)
 
 

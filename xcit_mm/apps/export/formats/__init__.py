@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 
 from ....base.environment import quiet
-from ....base.errors import UserError, looked_in, reason
+from ....base.errors import UserError, list_folder_hint, reason
 from ..choices import FORMATS
 from .format import Format, Runtime
 
@@ -32,7 +32,7 @@ def load_runtime(path: str | Path, trusted: bool = False) -> Runtime:
     """
     path = Path(path)
     if not path.is_file():
-        why = 'is not a file' if path.exists() else f'does not exist{looked_in(path)}'
+        why = 'is not a file' if path.exists() else f'does not exist{list_folder_hint(path)}'
         raise UserError(f'{path} {why}: name a file of tools/export.py')
     suffixes = dict.fromkeys(format.suffix for format in BY_NAME.values())
     if path.suffix not in suffixes:
