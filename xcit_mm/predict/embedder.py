@@ -13,7 +13,7 @@ from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 from ..base.device import choose_device, choose_dtype
-from ..base.errors import UserError
+from ..base.errors import ArgumentError, UserError
 from ..base.progress import ImageProgress
 from ..data.transforms.image_transforms import CenterSquare, to_tensor
 from ..data.transforms.multiband import LoadMultiband
@@ -52,6 +52,8 @@ class ImageReader:
         ratio: float = RATIO,
     ) -> None:
         self.bands, self.normalize, self.is_reversed = bands, normalize, is_reversed
+        if fit not in ('square', 'longer'):  # images would silently keep their size
+            raise ArgumentError(f"fit={fit!r} is neither 'square' nor 'longer'")
         self.size, self.fit, self.ratio = size, fit, ratio
 
     def read(self, image: str | Path | np.ndarray | Image.Image) -> np.ndarray:

@@ -117,6 +117,7 @@ class OpenLabels:
         self.may_be_empty = may_be_empty
 
     def __call__(self, results: dict) -> dict:
+        _require_unturned(results, self)
         labels = labels_of(results)
         if not labels.labeled and not self.may_be_empty:
             raise BadImageError(NO_LABELS, labels.name)
@@ -140,6 +141,7 @@ class LoadObjects:
         self.with_mask = with_mask
 
     def __call__(self, results: dict) -> dict:
+        _require_unturned(results, self)
         size, file = results['img_shape'], results['img_path']
         objects = AnnotatedObjects.of_instances(results['instances'], size, self.with_mask, file)
         return results | dict(objects=objects)
@@ -273,6 +275,14 @@ def _instances(objects: AnnotatedObjects, size: tuple[int, int], kept: np.ndarra
         polygons = [objects.polygons[i] for i in np.flatnonzero(kept)]
         instances.masks = PolygonMasks(polygons, *size)
     return instances
+
+
+def _require_unturned(results: dict, transform: Any) -> None:
+    if 'symmetry' in results:
+        raise UserError(
+            f'{type(transform).__name__} comes after FlipAndTurn in the pipeline, so what it loads '
+            'would not be turned: put FlipAndTurn after it'
+        )
 
 
 def _drawn(limits: tuple[float, float]) -> float | None:

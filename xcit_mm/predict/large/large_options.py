@@ -7,6 +7,7 @@ from ...base.errors import ArgumentError
 from ...base.sizes import bytes_of
 from .open_scene import SceneOptions
 
+CHOICES = dict(probabilities=(None, 'uint8', 'float16'), positions=('scene', 'data'))
 MIN_SLICE = 32  # pixels
 MAX_BATCH, BATCH_PIXELS = 8, 2**19  # of slices; more take more memory, and little less time
 
@@ -56,6 +57,9 @@ class LargeOptions(SceneOptions):
         super().__post_init__()
         if isinstance(self.memory, str):
             object.__setattr__(self, 'memory', bytes_of(self.memory))
+        for name, choices in CHOICES.items():  # others would silently count as one of these
+            if getattr(self, name) not in choices:
+                raise ArgumentError(f'{name}={getattr(self, name)!r} is not one of {choices}')
         if self.batch_size is not None and self.batch_size < 1:
             raise ArgumentError(f'batch_size={self.batch_size!r} must be 1 or more')
         if not 0 <= self.score_thr <= 1:
