@@ -23,6 +23,7 @@ import torch
 from mmengine.registry import TRANSFORMS
 from mmengine.structures import BaseDataElement, InstanceData
 
+from ...base.errors import UserError
 from ...data.transforms.decode import NO_LABELS, OTHER_SIZE, BadImageError, LoadImage, Size
 from ...data.transforms.multiband import LoadMultiband
 from ..files.image_views import RGBImage
