@@ -51,9 +51,9 @@ def of_size(width: int, height: int):
     return change
 
 
-def npy(shape: str, fortran: bool = False) -> bytes:
+def npy(shape: str) -> bytes:
     """Return an array of 1,000 bytes that claims any shape."""
-    header = f"{{'descr': '|u1', 'fortran_order': {fortran}, 'shape': {shape}}}\n".encode()
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}\n".encode()
     return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(header)) + header + bytes(1000)
 
 
@@ -96,7 +96,6 @@ DEVICE = '../' * 20 + 'dev/zero'
 METADATA = ''.join(f'<Item name="{i}">v</Item>' for i in range(20000))
 METADATA = f'<GDALMetadata>{METADATA}</GDALMetadata>'
 GRAY = dict(photometric='minisblack', planarconfig='contig')  # any number of channels
-OTHER_TYPE = 'values of type {}, but the model needs uint8 or uint16'
 UNKNOWN, DAMAGED = 'cannot be opened', 'copy or repair the file'
 TOO_LARGE, OTHER_FOLDER = 'are possible: write it with smaller blocks', 'have to be in its folder'
 NOT_REGULAR, OTHER_SUFFIX = 'is a link, a pipe or a device', 'its suffix is not one of this format'

@@ -60,7 +60,6 @@ def same(source: ImageSource, expected: np.ndarray = PIXELS) -> bool:
 
 
 NAMES = dict(dimension_names=['band', 'Y', 'X'])
-FOLDERS, XARRAY = dict(name='v2', separator='/'), dict(_ARRAY_DIMENSIONS=['y', 'x', 'band'])
 ARRAYS = {
     'last': (PIXELS, {}, PIXELS),
     'first': (CHANNELS_FIRST, {}, PIXELS),

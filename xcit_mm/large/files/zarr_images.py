@@ -156,8 +156,8 @@ def _level(
     shape = array.shape
     if names and None not in names:
         rows, columns, channels = (
-            next((i for i, axis in enumerate(names) if axis.lower() in known), None)
-            for known in (ROWS, COLUMNS, CHANNELS)
+            next((i for i, axis in enumerate(names) if axis.lower() in usual), None)
+            for usual in (ROWS, COLUMNS, CHANNELS)
         )
     else:
         first = max(0, len(shape) - 3)

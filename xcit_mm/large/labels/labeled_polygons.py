@@ -43,8 +43,8 @@ class LabeledPolygons:
         labels = np.array([label for _, label, _ in polygons], np.int64)
         are_ignored = np.array([is_ignored for _, _, is_ignored in polygons], bool)
         shapes = _within_box(shapes, box(0, 0, size[1], size[0]))
-        kept = shapely.area(shapes) > 0
-        return cls(shapes[kept], labels[kept], are_ignored[kept])
+        is_inside = shapely.area(shapes) > 0
+        return cls(shapes[is_inside], labels[is_inside], are_ignored[is_inside])
 
     @cached_property
     def tree(self) -> shapely.STRtree:
@@ -102,10 +102,10 @@ def read_polygons(
         place = f'{path}: feature {number}'
         label = label_of(properties, class_property, classes, place)
         polygons.append((repaired(shape, place), label, False))
-    found = LabeledPolygons.within(image.shape[:2], polygons)
-    if polygons and not len(found.shapes):
+    labeled = LabeledPolygons.within(image.shape[:2], polygons)
+    if polygons and not len(labeled.shapes):
         raise not_in_image(image, in_file)
-    return found
+    return labeled
 
 
 def label_of(
@@ -116,10 +116,10 @@ def label_of(
     ``place`` starts the sentence about a feature without the property, or with another class.
     """
     if class_property not in properties:
-        known = ', '.join(map(str, properties)) or 'none'
+        names = ', '.join(map(str, properties)) or 'none'
         raise UserError(
             f'{place} has no property {class_property!r} with the name of its class: set '
-            f'class_property of the dataset to one of its properties ({known})'
+            f'class_property of the dataset to one of its properties ({names})'
         )
     name = properties[class_property]
     if name not in classes:

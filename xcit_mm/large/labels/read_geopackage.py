@@ -73,8 +73,8 @@ def _system(database: sqlite3.Connection, number: int) -> str | None:
     if number == GEOGRAPHIC:
         return 'EPSG:4326'
     database.row_factory = sqlite3.Row
-    found = database.execute('SELECT * FROM gpkg_spatial_ref_sys WHERE srs_id = ?', (number,))
-    system = dict(found.fetchone())
+    rows = database.execute('SELECT * FROM gpkg_spatial_ref_sys WHERE srs_id = ?', (number,))
+    system = dict(rows.fetchone())
     if system['organization'].upper() == 'EPSG':
         return f'EPSG:{system["organization_coordsys_id"]}'
     newer = system.get('definition_12_063')  # WKT 2

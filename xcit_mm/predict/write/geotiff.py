@@ -80,17 +80,17 @@ def write_tiff(
         GDAL_TIFF_OVR_BLOCKSIZE=BLOCK,
     )
     try:
-        with write_beside(path) as made, warnings.catch_warnings(), rasterio.Env(**settings):
+        with write_beside(path) as unfinished, warnings.catch_warnings(), rasterio.Env(**settings):
             warnings.simplefilter('ignore')  # about images without a georeference
-            plain = made.with_name('plain.tif') if cog else made
+            plain = unfinished.with_name('plain.tif') if cog else unfinished
             options = dict(georeference, nodata=nodata)
             _write_pixels(plain, bands, options, palette, valid, names)
             with rasterio.open(plain, 'r+') as tiff:
                 tiff.build_overviews(_factors(tiff.shape), Resampling[levels_by])
             if cog:
-                copy(plain, made, driver='COG', **STORED, **OF_COG)
-            _require_room(made)
-            with rasterio.open(made) as tiff:
+                copy(plain, unfinished, driver='COG', **STORED, **OF_COG)
+            _require_room(unfinished)
+            with rasterio.open(unfinished) as tiff:
                 is_held = tiff.crs == georeference.get('crs')
     except (OSError, RasterioError, rasterio._err.CPLE_BaseError) as error:
         raise UserError(

@@ -30,10 +30,10 @@ def without_small_regions(
 
     with unfinished_folder(folder, 'labels') as temporary:
 
-        def made(name: str, dtype: np.dtype) -> np.ndarray:
+        def mapped(name: str, dtype: np.dtype) -> np.ndarray:
             return np.memmap(temporary / name, dtype, 'w+', shape=labels.shape)
 
-        valid, merged = made('valid', np.dtype(np.uint8)), made('labels', labels.dtype)
+        valid, merged = mapped('valid', np.dtype(np.uint8)), mapped('labels', labels.dtype)
         for window in tiles(whole(labels.shape), (BLOCK, BLOCK)):
             valid[tuple(window)] = labels[tuple(window)] != nodata
         sieve(labels, min(pixels, labels.size), merged, valid)
@@ -60,9 +60,9 @@ def label_polygons(
             Neighbors still share their borders. The corners on borders of blocks are kept.
     """
     regions = _Regions(labels.shape)
-    found = chain.from_iterable(_finished(labels, nodata, simplify, regions))
+    finished = chain.from_iterable(_finished(labels, nodata, simplify, regions))
     first = True
-    while (part := list(islice(found, TOGETHER))) or first:
+    while (part := list(islice(finished, TOGETHER))) or first:
         outlines = np.array([polygon for polygon, _ in part], object)
         values = np.array([label for _, label in part], int)
         yield LayerPart(outlines, values, shapely.area(outlines))
@@ -120,10 +120,10 @@ def _with_nodes(polygons: np.ndarray, nodes: np.ndarray) -> np.ndarray:
     first = np.cumsum(lengths) - lengths
     steps = np.arange(lengths.sum()) - np.repeat(first, lengths)
     points = np.repeat(corners, lengths, 0) + np.repeat(np.sign(sides), lengths, 0) * steps[:, None]
-    kept = (steps == 0) | nodes[points[:, 1], points[:, 0]]
-    before = np.concatenate([[0], np.cumsum(kept)])
+    is_corner = (steps == 0) | nodes[points[:, 1], points[:, 0]]
+    before = np.concatenate([[0], np.cumsum(is_corner)])
     starts = np.append(first, len(steps))[rings]
-    return from_arrays(points[kept].astype(float), before[starts], offsets)
+    return from_arrays(points[is_corner].astype(float), before[starts], offsets)
 
 
 class _Regions:

@@ -39,9 +39,9 @@ def write_zarr(
         attributes['transform'] = list(transform)[:6]
     try:
         # Otherwise, Zarr encodes several files at a time, and holds all of them in memory.
-        with write_beside(path) as made, config.set({'async.concurrency': 1}):
+        with write_beside(path) as unfinished, config.set({'async.concurrency': 1}):
             array = zarr.create_array(
-                made,
+                unfinished,
                 shape=values.shape,
                 chunks=(1, CHUNK, CHUNK),
                 shards=(count, CHUNK, CHUNK),
