@@ -155,8 +155,8 @@ def test_a_run_that_ends_in_a_step_repeats_it(uninterrupted, shapes_root, tmp_pa
 @pytest.mark.parametrize(
     ('what', 'message'),
     [
-        ('change', r'\.jpg has changed while a training step read it: resume the run when'),
-        ('change of labels', r'\.png has changed while a training step read it: resume the run'),
+        ('change', r'\.jpg has changed while it was read: run the command again'),
+        ('change of labels', r'\.png has changed while it was read: run the command'),
         ('NaN', r'\.jpg: layer 2 of the backbone computes values that are not finite'),
         ('wrong label', r'\.png: the label 3 is outside 1\.\.2, the 2 classes'),
     ],
