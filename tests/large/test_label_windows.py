@@ -326,5 +326,5 @@ def test_labels_that_change_in_a_step_are_refused(labels, tmp_path):
     windows = open_labels(str(tmp_path / 'a.npy'), IMAGE).turned(QUARTER_TURN)
     windows.require_unchanged()
     os.utime(tmp_path / 'a.npy', (1, 1))
-    with pytest.raises(UserError, match=r'a\.npy has changed since it was opened'):
+    with pytest.raises(UserError, match=r'a\.npy has changed while it was read'):
         windows.require_unchanged()

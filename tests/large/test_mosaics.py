@@ -88,7 +88,7 @@ def test_the_state_of_a_mosaic_is_the_state_of_all_files(tmp_path):
     assert open_image(paths, str).identity() == source.identity() != others.identity()
     source.require_unchanged()
     write(paths[2], PLACES['c.tif'])
-    with pytest.raises(UserError, match=r'a.tif and 2 other tiles has changed since'):
+    with pytest.raises(UserError, match=r'a.tif and 2 other tiles has changed while'):
         source.require_unchanged()
     assert open_image(paths, str).identity() != source.identity()
 

@@ -137,7 +137,7 @@ def test_channels_in_several_files(tmp_path):
     source = open_image(paths[0], str)
     assert same(source, PIXELS[..., :2])
     os.utime(paths[1], ns=(1, 1))
-    with pytest.raises(UserError, match=r'a.ome.tif has changed since it was opened'):
+    with pytest.raises(UserError, match=r'a.ome.tif has changed while it was read'):
         source.require_unchanged()
     paths[1].unlink()
     with pytest.raises(UserError, match=r'a.ome.tif: a channel is missing, because a file is cut'):

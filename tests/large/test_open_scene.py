@@ -333,7 +333,7 @@ def test_a_mask_that_changes_is_noticed(on_map, tmp_path):
     scene = opened(on_map, mask=path)
     scene.source.require_unchanged()
     write_tiff(path, np.zeros((300, 300), np.uint8), crs=CRS, transform=PLACE)
-    with pytest.raises(UserError, match=r'mask.tif has changed since'):
+    with pytest.raises(UserError, match=r'mask.tif has changed while'):
         scene.source.require_unchanged()
 
 

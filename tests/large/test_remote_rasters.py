@@ -115,7 +115,7 @@ def test_the_state_of_a_file_is_its_version(server):
 def test_a_file_that_changed_on_the_way_to_another_process_is_noticed(server):
     sent = pickle.dumps(open_image(server.url('/cog.tif'), str))
     server.versions['/cog.tif'] = '"2"'
-    with pytest.raises(UserError, match='has changed since it was opened'):
+    with pytest.raises(UserError, match='has changed while it was read'):
         pickle.loads(sent).require_unchanged()
 
 

@@ -164,11 +164,11 @@ def test_the_state_of_an_image_is_the_state_of_its_files(tmp_path):
     data = bytearray(chunk.read_bytes())
     data[-1] ^= 1
     chunk.write_bytes(data)
-    with pytest.raises(UserError, match=r'a.zarr has changed since it was opened'):
+    with pytest.raises(UserError, match=r'a.zarr has changed while it was read'):
         source.require_unchanged()
     assert open_image(path, str).identity() != state
     chunk.unlink()
-    with pytest.raises(UserError, match=r'a.zarr has changed since it was opened'):
+    with pytest.raises(UserError, match=r'a.zarr has changed while it was read'):
         source.require_unchanged()
 
 

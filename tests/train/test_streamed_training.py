@@ -134,7 +134,7 @@ def spoiled(tmp_path: Path, what: str) -> dict:
 @pytest.mark.parametrize(
     ('what', 'message'),
     [
-        ('change', r'\.jpg has changed while a training step read it: resume the run when'),
+        ('change', r'\.jpg has changed while it was read: run the command again'),
         ('wrong label', r'\.png: the label 3 is outside 1\.\.2, the 2 classes'),
     ],
 )

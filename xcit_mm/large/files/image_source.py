@@ -17,6 +17,7 @@ from .no_data import NoData, has_data, representable
 from .pixel_sizes import PixelSize, pixel_size_on_map, to_full_size
 
 MAX_CHANNELS = 2**12  # GDAL visits every band even if it reads only a few of them
+AGAIN = 'run the command again when it is complete'
 TILE = 2048, 2048  # pixels that are read at a time if tiles may have any size
 
 
@@ -160,7 +161,7 @@ class ImageSource(ABC):
     def require_unchanged(self) -> None:
         """Raise a ChangedError if the file has changed since it was opened."""
         if self._file_state() != self._state:
-            raise ChangedError(f'{self.name} has changed since it was opened: read it again')
+            raise ChangedError(f'{self.name} has changed while it was read: {AGAIN}')
 
     def _use_level(
         self, level: int, levels: Sequence[tuple[int, int]], place: Place = NOWHERE
