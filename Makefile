@@ -39,7 +39,7 @@ test: $(VENV)/installed-tests
 	$(PYTEST)
 
 test-all: $(VENV)/installed-tests
-	$(PYTEST) -m 'not gpu'
+	$(PYTEST) -m 'not gpu and not zoo'
 
 docs: $(VENV)/installed-docs
 	$(VENV)/bin/python -m sphinx -j auto -E -W --keep-going -c docs . build/docs

@@ -2,7 +2,7 @@
 
 It reaches a mean absolute error of 0.96 m in four minutes of one core (see docs/scenes.md):
 
-    tools/make_shapes.py data/heights --heights
+    python benchmarks/drawings.py heights data/heights
     tools/train.py configs/heights_xcit_n12_16_shapes.py
 """
 

@@ -2,8 +2,8 @@
 
 It reaches a box AP of 64 in seventeen minutes on one core (see docs/scenes.md):
 
-    tools/make_shapes.py data/scenes/training --mosaic 16 --seed 1
-    tools/make_shapes.py data/scenes/validation --mosaic 8 --seed 2
+    python benchmarks/drawings.py mosaic data/scenes/training --columns 16 --seed 1
+    python benchmarks/drawings.py mosaic data/scenes/validation --columns 8 --seed 2
     tools/train.py configs/mask_rcnn_xcit_n12_16_scene_windows.py
 """
 
@@ -12,8 +12,9 @@ _base_ = ['mask_rcnn_xcit_n12_16_shapes.py']
 data_root = 'data/scenes/'
 data_help = dict(
     root=data_root,
-    text='tools/make_shapes.py {root}training --mosaic 16 --seed 1 and tools/make_shapes.py '
-    '{root}validation --mosaic 8 --seed 2 draw it in seconds',
+    text='python benchmarks/drawings.py mosaic {root}training --columns 16 --seed 1 and python '
+    'benchmarks/drawings.py mosaic {root}validation --columns 8 --seed 2, in a clone, draw it in '
+    'seconds',
 )
 stream = dict(train=False, memory='1GiB')  # whole scenes are evaluated, and windows are trained
 

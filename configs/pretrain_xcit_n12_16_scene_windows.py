@@ -1,6 +1,6 @@
 """DINO with XCiT-N12/16 on windows of large images without labels: drawings, for a CPU.
 
-tools/make_shapes.py data/scenes/training --mosaic 16 --seed 1
+python benchmarks/drawings.py mosaic data/scenes/training --columns 16 --seed 1
 tools/train.py configs/pretrain_xcit_n12_16_scene_windows.py
 """
 
@@ -8,7 +8,9 @@ _base_ = ['pretrain_xcit_n12_16_shapes.py']
 
 data_root = 'data/scenes/'
 data_help = dict(
-    root=data_root, text='tools/make_shapes.py {root}training --mosaic 16 --seed 1 draws it'
+    root=data_root,
+    text='python benchmarks/drawings.py mosaic {root}training --columns 16 --seed 1, in a clone, '
+    'draws it',
 )
 
 train_dataloader = dict(

@@ -2,7 +2,7 @@
 
 Minutes on two cores. Its early checkpoint is the start of sem_fpn_xcit_n12_16_context.py:
 
-    tools/make_shapes.py data/context --context
+    python benchmarks/drawings.py context data/context
     tools/train.py configs/sem_fpn_xcit_n12_16_context_crops.py
 """
 

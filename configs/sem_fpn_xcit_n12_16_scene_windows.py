@@ -2,8 +2,8 @@
 
 It reaches an mIoU of 76 in twelve minutes on one core (see docs/scenes.md):
 
-    tools/make_shapes.py data/scenes/training --mosaic 16 --seed 1
-    tools/make_shapes.py data/scenes/validation --mosaic 8 --seed 2
+    python benchmarks/drawings.py mosaic data/scenes/training --columns 16 --seed 1
+    python benchmarks/drawings.py mosaic data/scenes/validation --columns 8 --seed 2
     tools/train.py configs/sem_fpn_xcit_n12_16_scene_windows.py
 """
 

@@ -1,4 +1,3 @@
-import errno
 import gc
 import logging
 import os
@@ -18,16 +17,15 @@ import pytest
 import torch
 import yapf.yapflib.yapf_api
 from filelock import FileLock
-from helpers import DATA, PATIENCE
+from helpers import DATA, TIMEOUT
 from helpers.random_weights import DETECTOR, SEGMENTOR, save_random_weights
 from helpers.runs import options
 from helpers.tool_server import Process, server_folder
 from mmengine.logging import MMLogger
 from torch import Tensor
 
-from xcit_mm.base import files
+from xcit_mm import load_model
 from xcit_mm.data.drawings.shapes import ShapesSpec, make_shapes
-from xcit_mm.predict import load_model
 
 # The files that take longest come first, so that processes which share the tests end together.
 LONGEST = (
@@ -143,7 +141,7 @@ def browser():
         (pytest.fail if 'CI' in os.environ else pytest.skip)(f'none of {", ".join(names)} is here')
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=path, args=['--no-sandbox'], timeout=PATIENCE * 1000
+            executable_path=path, args=['--no-sandbox'], timeout=TIMEOUT * 1000
         )
         yield browser
         browser.close()
@@ -159,24 +157,6 @@ def unformatted_configs() -> Iterator[None]:
                 patch.object(place, name, lambda text, **_: (text, True), create=True)
             )
         yield
-
-
-@pytest.fixture
-def virus_scanner(monkeypatch) -> Iterator[None]:
-    """Windows, where a scanner has each new file open at first, so that it cannot be renamed."""
-    monkeypatch.setattr(files, 'OPENS_FOLDERS', False)
-    monkeypatch.setattr(files, 'PAUSES', (0,))
-    rename, scanned = Path.replace, set()
-
-    def replace(path: Path, target: Path) -> Path:
-        if path not in scanned:
-            scanned.add(path)
-            raise PermissionError(errno.EACCES, 'used by another process', str(path))
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, 'replace', replace)
-    yield
-    assert scanned
 
 
 @pytest.fixture

@@ -11,15 +11,11 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from xcit_mm.base.errors import ConfigError
+from typing import Any
 
 WRONG_INPUT = 2  # the exit code, as argparse has it
 DTYPES = ('float32', 'bfloat16', 'float16', 'auto')
@@ -94,32 +90,11 @@ def _exit_code(error: Exception, retry: str) -> int | None:
             f'{what} ({reason(error)}); files written before are intact: {remedy}, and {retry}'
         )
     elif isinstance(error, ConfigError):
-        message = f'{error}; the traceback is in {_write_traceback(error)}'
+        traceback.print_exception(error.__cause__)
     elif not isinstance(error, (Interrupted, UserError)):
         return None
     _complain(commands(str(message)))
     return SIGNALED + error.signum if isinstance(error, Interrupted) else WRONG_INPUT
-
-
-def _write_traceback(error: 'ConfigError') -> str:
-    """Write the traceback of an error to the log of its run, or else to a temporary file."""
-    from xcit_mm.base.errors import printable
-
-    text = printable(''.join(traceback.format_exception(error)), sys.maxsize)
-    if error.log is not None and error.log.is_file():
-        with error.log.open('a', encoding='utf-8', errors='backslashreplace') as file:
-            file.write(text)
-        return str(error.log)
-    with tempfile.NamedTemporaryFile(
-        'w',
-        encoding='utf-8',
-        errors='backslashreplace',
-        prefix='xcit_mm_',
-        suffix='.log',
-        delete=False,
-    ) as file:
-        file.write(text)
-    return file.name
 
 
 def _complain(message: object) -> None:
@@ -215,7 +190,7 @@ def add_trust_argument(parser: argparse.ArgumentParser) -> None:
 def has_weights(config: str) -> bool:
     """Return whether a config names a whole model with weights, on the hub or in a folder."""
     with imports():
-        from xcit_mm.network.weights.hub import is_folder
+        from xcit_mm.base.shipped import is_folder
     return is_folder(config)
 
 

@@ -34,7 +34,7 @@ def main() -> None:
     args = parser.parse_args()
 
     with cli.imports():
-        from xcit_mm.network.weights.conversion import convert
+        from xcit_mm.apps.convert.conversion import convert
     print(convert(args.source, args.target, args.trust_checkpoint, args.in_channels, args.rgb))
 
 

@@ -63,13 +63,6 @@ def main() -> None:
         args.checkpoint = args.config
     if args.config is not None and args.checkpoint is None:
         parser.error(f'{args.config}: also name a checkpoint')
-    if not 0 < args.port < 2**16:
-        parser.error(f'--port {args.port}: not between 1 and 65535')
-    if not args.max_upload > 0:
-        parser.error(f'--max-upload {args.max_upload}: not a positive number')
-    for picture in args.examples:
-        if not picture.is_file():
-            parser.error(f'--examples {picture}: no such file')
 
     with cli.imports():
         from xcit_mm.apps.demo import OfferedModels, find_models, serve

@@ -59,7 +59,8 @@ def main() -> None:
     parser.add_argument(
         '--k', type=cli.positive, help='centers of the codebook (default: vlad 256, asmk 1024)'
     )
-    parser.add_argument(
+    task = parser.add_mutually_exclusive_group()
+    task.add_argument(
         '--search',
         nargs='+',
         default=[],
@@ -72,15 +73,19 @@ def main() -> None:
     parser.add_argument(
         '--top', type=cli.positive, default=5, help='images found (default: %(default)s)'
     )
-    parser.add_argument(
+    task.add_argument(
         '--duplicates',
         action='store_true',
         help='find near-copies among the inputs: resized, cropped or compressed images',
     )
     parser.add_argument(
-        '--threshold', type=float, metavar='T', help='similarity of near-copies (default: 0.8)'
+        '--threshold',
+        type=float,
+        default=0.8,
+        metavar='T',
+        help='similarity of near-copies (default: %(default)s)',
     )
-    parser.add_argument(
+    task.add_argument(
         '--benchmark',
         nargs=2,
         metavar=('NAME', 'DIR'),
@@ -98,10 +103,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.size is None:
         args.size = SIZE_OF_COPIES if args.duplicates else SIZE
-    if args.benchmark is not None and args.inputs:
-        parser.error('--benchmark has its own images: leave out the inputs')
-    if args.duplicates and not args.inputs:
-        parser.error('--duplicates needs inputs: name files, folders or URLs')
+    has_images = args.benchmark is not None or args.index is not None
+    if bool(args.inputs) == has_images:
+        parser.error('name inputs, or --search in an --index, or a --benchmark with its own images')
 
     with cli.imports():
         from xcit_mm.apps.retrieval.benchmarks import run_benchmark
@@ -115,8 +119,6 @@ def main() -> None:
     options = EmbedOptions(**{name: getattr(args, name) for name in fields})
     check_options(options)
     if args.json is not None:
-        if not (args.search or args.benchmark):
-            parser.error('--json is for a search or a benchmark: add --search or --benchmark')
         if args.out is not None and args.json == args.out.with_suffix('.json'):
             parser.error(
                 f'--json {args.json} is where the names of --out are written: name another'

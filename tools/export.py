@@ -38,8 +38,8 @@ def main() -> None:
     target.add_argument(
         '--folder',
         metavar='DIR',
-        help='new folder to write: the file, a program that predicts with it without xcit_mm and, '
-        'except for .pt2, without PyTorch, and a test picture with its expected result',
+        help='new folder to write: the ONNX file, a program that predicts with it without xcit_mm '
+        'and PyTorch, and a test picture with its expected result',
     )
     parser.add_argument('--format', choices=CHOICES['FORMATS'], default='onnx')
     parser.add_argument('--precision', choices=CHOICES['PRECISIONS'], default='float32')
@@ -86,12 +86,15 @@ def main() -> None:
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)
     args = parser.parse_args()
-    others = args.deepness, args.resolution
-    if args.folder is not None and (args.part != 'model' or others != (None, None)):
-        parser.error('--folder is for whole models without --deepness: use --out')
+    if args.folder is not None and (args.format, args.part, args.deepness) != (
+        'onnx',
+        'model',
+        None,
+    ):
+        parser.error('--folder is for whole models in ONNX without --deepness: use --out')
 
     with cli.imports():
-        from xcit_mm.apps.export import export, export_folder
+        from xcit_mm.apps.export import ExportSettings, export, export_folder
     # An exit removes unfinished files on its way.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(cli.SIGNALED + number))
     if cli.has_weights(args.config) and args.checkpoint is None:
@@ -100,27 +103,12 @@ def main() -> None:
         print('No checkpoint: the weights of the file are random.')
     wait = 'several minutes' if args.precision == 'int8' else 'a minute or two'
     print(f'Exporting takes {wait} ...', flush=True)
-    settings = dict(
-        format=args.format,
-        precision=args.precision,
-        calibrate=args.calibrate,
-        verify=args.verify,
-        options=args.cfg_options,
-        trust_checkpoint=args.trust_checkpoint,
-        gather=args.gather,
+    names = ('format', 'precision', 'part', 'calibrate', 'verify', 'gather', 'deepness')
+    settings = ExportSettings(**{name: getattr(args, name) for name in (*names, 'resolution')})
+    write, target = (export, args.out) if args.folder is None else (export_folder, args.folder)
+    exported = write(
+        args.config, args.checkpoint, target, settings, args.cfg_options, args.trust_checkpoint
     )
-    if args.folder is not None:
-        exported = export_folder(args.config, args.checkpoint, args.folder, **settings)
-    else:
-        exported = export(
-            args.config,
-            args.checkpoint,
-            args.out,
-            part=args.part,
-            deepness=args.deepness,
-            resolution=args.resolution,
-            **settings,
-        )
     print('outputs:', *exported.outputs)
     for name, difference in exported.differences.items():
         objects = '' if difference.objects is None else f', {difference.objects} objects'

@@ -46,15 +46,12 @@ def main() -> None:
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)
     args = parser.parse_args()
-    if not 0 < args.port < 2**16:
-        parser.error(f'--port {args.port}: not between 1 and 65535')
-    if not 0 <= args.score_thr <= 1:
-        parser.error(f'--score-thr {args.score_thr}: not between 0 and 1')
 
     with cli.imports():
-        from xcit_mm import UserError, load_model
         from xcit_mm.apps.annotation_tools.backend import Backend
         from xcit_mm.apps.annotation_tools.server import serve
+        from xcit_mm.base.errors import UserError
+        from xcit_mm.predict.model import load_model
     token = os.environ.get(TOKEN, '').strip()
     if not token:
         raise UserError(f'set {TOKEN} to an access token of your account in Label Studio')

@@ -56,8 +56,6 @@ def main() -> None:
     parser.add_argument('--out', type=Path, metavar='FILE', help='write the result as JSON')
     cli.add_trust_argument(parser)
     args = parser.parse_args()
-    if args.workers < 0:
-        parser.error(f'--workers {args.workers}: a negative number')
 
     with cli.imports():
         from xcit_mm.apps.probe import report_probe

@@ -69,7 +69,6 @@ environment.BUILT_ON.update(
         'xcit_mm.data.transforms.image_transforms',
         'xcit_mm.data.transforms.multi_crop',
         'xcit_mm.data.transforms.timm_augment',
-        'xcit_mm.data.datasets.unlabeled_images',
         'xcit_mm.train.distillation.feature_distillation',
         'xcit_mm.train.distillation.module_teacher',
         'xcit_mm.train.distillation.timm_teacher',
@@ -83,10 +82,10 @@ environment.BUILT_ON.update(
 _LOADED_LATER = {
     'Embedder': 'xcit_mm.predict.embedder',
     'accelerate': 'xcit_mm.network.accelerate',
-    'load_model': 'xcit_mm.predict',
-    'shared_images': 'xcit_mm.large',
-    'stream': 'xcit_mm.large',
-    'stream_backward': 'xcit_mm.large',
+    'load_model': 'xcit_mm.predict.model',
+    'shared_images': 'xcit_mm.large.training',
+    'stream': 'xcit_mm.large.stream',
+    'stream_backward': 'xcit_mm.large.stream',
     'xca': 'xcit_mm.network.fast.xca_operator',
 }
 

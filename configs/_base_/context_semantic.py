@@ -1,9 +1,12 @@
-"""Drawings in which a key decides the class of all shapes (xcit_mm/data/drawings/context.py)."""
+"""Drawings in which a key decides the class of all shapes (benchmarks/context.py)."""
 
 _base_ = ['shapes_semantic.py']
 
 data_root = 'data/context/'
-data_help = dict(root=data_root, text='tools/make_shapes.py {root} --context draws it in seconds')
+data_help = dict(
+    root=data_root,
+    text='python benchmarks/drawings.py context {root}, in a clone, draws it in seconds',
+)
 metainfo = dict(
     classes=('background', 'shape a', 'shape b'),
     palette=[(90, 90, 90), (220, 60, 60), (60, 160, 240)],

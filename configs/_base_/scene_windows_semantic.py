@@ -1,12 +1,13 @@
-"""Windows of one large drawing, with labels in an image (see xcit_mm/data/drawings/mosaic.py)."""
+"""Windows of one large drawing, with labels in an image (see benchmarks/mosaic.py)."""
 
 _base_ = ['shapes_semantic.py']
 
 data_root = 'data/scenes/'
 data_help = dict(
     root=data_root,
-    text='tools/make_shapes.py {root}training --mosaic 16 --seed 1 and tools/make_shapes.py '
-    '{root}validation --mosaic 8 --seed 2 draw it in seconds',
+    text='python benchmarks/drawings.py mosaic {root}training --columns 16 --seed 1 and python '
+    'benchmarks/drawings.py mosaic {root}validation --columns 8 --seed 2, in a clone, draw it in '
+    'seconds',
 )
 stream = dict(train=False, memory='1GiB')  # whole scenes are evaluated, and windows are trained
 

@@ -1,7 +1,10 @@
-"""Drawings of cones, domes and boxes on hills (see xcit_mm/data/drawings/terrain.py)."""
+"""Drawings of cones, domes and boxes on hills (see benchmarks/terrain.py)."""
 
 data_root = 'data/heights/'
-data_help = dict(root=data_root, text='tools/make_shapes.py {root} --heights draws it in seconds')
+data_help = dict(
+    root=data_root,
+    text='python benchmarks/drawings.py heights {root}, in a clone, draws it in seconds',
+)
 
 # Without RandomFlip: the light comes from the left in all drawings.
 pipeline = [

@@ -4,7 +4,6 @@ import pytest
 from helpers.toy import toy_runner
 
 from xcit_mm.base.errors import MAX_LINE, ArgumentError, DependencyError, UserError, reason
-from xcit_mm.base.files import write_whole
 
 
 @pytest.mark.parametrize('kind', [UserError, ArgumentError, DependencyError])
@@ -19,13 +18,6 @@ def test_a_message_keeps_its_start_and_its_remedy():
     assert len(message) < MAX_LINE + 20
     shown = reason(ValueError('\x1b' + 'x' * 10**6 + '\nsecond line'))
     assert shown.startswith('ValueError: ?xxx') and len(shown) < MAX_LINE + 20
-
-
-def test_a_folder_in_the_place_of_a_file_is_named(tmp_path):
-    (tmp_path / 'run.json').mkdir()
-    with pytest.raises(UserError, match=r'run\.json is a folder, but a file must go there'):
-        write_whole(tmp_path / 'run.json').__enter__()
-    assert [path.name for path in tmp_path.iterdir()] == ['run.json']
 
 
 def test_control_characters_reach_neither_the_console_nor_the_log(tmp_path, capfd):

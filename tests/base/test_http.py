@@ -1,9 +1,8 @@
 """Files over HTTP: interrupted downloads are resumed, and whole in the end."""
 
 import errno
-import ssl
 import threading
-from http.client import HTTPMessage, HTTPResponse
+from http.client import HTTPMessage
 from pathlib import Path
 from urllib.request import Request
 
@@ -49,11 +48,6 @@ def interrupt(server: FileServer, target: Path, length: int) -> None:
     server.ranges.clear()
 
 
-@pytest.mark.usefixtures('virus_scanner')
-def test_a_download_waits_for_a_virus_scanner(server, target):
-    assert fetched(server, target) == CONTENT
-
-
 @pytest.mark.parametrize('breaks_by', ['close', 'reset', 'silence'])
 def test_a_broken_connection_is_resumed(server, target, monkeypatch, breaks_by):
     monkeypatch.setattr(http, 'TIMEOUT', 1)
@@ -80,21 +74,11 @@ def test_a_file_whose_rest_cannot_be_had_starts_again(server, target, change):
 
 
 @pytest.mark.parametrize('version', [None, 'W/"1"'])  # the second one is that of similar files
-def test_without_a_version_nothing_is_kept(server, target, version):
+def test_without_a_version_a_download_starts_again(server, target, version):
     server.versions['/a'] = version
-    server.cuts = [100_000] * ATTEMPTS
-    with pytest.raises(UserError, match='broke off'):
-        fetched(server, target)
-    assert list(target.parent.iterdir()) == []
-    assert server.ranges == [None] * ATTEMPTS
-
-
-def test_a_part_with_a_damaged_note_is_not_used(server, target):
-    for note in ('{"version": "\\"1\\"", "size": 30', '[]', '{"version": 1}'):
-        target.with_name('.a.part').write_bytes(CHANGED[:100_000])
-        target.with_name('.a.part.json').write_text(note)
-        assert fetched(server, target) == CONTENT
-    assert server.ranges == [None] * 3
+    server.cuts = [100_000]
+    assert fetched(server, target) == CONTENT
+    assert server.ranges == [None, None]
 
 
 def test_an_interruption_after_the_last_byte_loses_none(server, target):
@@ -102,9 +86,9 @@ def test_an_interruption_after_the_last_byte_loses_none(server, target):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        http.fetch(server.url('/a'), target, interrupt)
+        http.fetch(server.url('/a'), target, interrupt, SIZE)
     assert not target.exists()
-    assert fetched(server, target) == CONTENT
+    assert fetched(server, target, SIZE) == CONTENT
     assert server.requests == ['/a']
 
 
@@ -129,33 +113,24 @@ def test_a_server_that_goes_down_is_named_and_the_part_is_kept(server, target):
     server.cuts, server.breaks_by = [100_000], 'silence'
     thread = threading.Thread(target=go_away)
     thread.start()
-    with pytest.raises(UnreachableError, match=r'/a cannot be reached \(.*refused.*; the remedy'):
-        http.fetch(server.url('/a'), target, remedy='the remedy')
+    with pytest.raises(UnreachableError, match=r'/a cannot be reached \(.*refused.*; the hint'):
+        http.fetch(server.url('/a'), target, hint='the hint')
     thread.join()
     assert (target.parent / '.a.part').stat().st_size == 100_000
 
 
-def test_a_file_of_another_or_unknown_size_is_not_downloaded(server, target, monkeypatch):
+def test_a_file_of_another_or_unknown_size_is_not_downloaded(server, target):
     with pytest.raises(UserError, match='has 300000 bytes instead of 299999'):
         fetched(server, target, SIZE - 1)
-    with pytest.raises(UserError, match=r'has more than 0\.28\d+ MiB; download it yourself'):
-        http.fetch(server.url('/a'), target, limit=SIZE - 1)
     server.unsized.add('/a')
     with pytest.raises(UserError, match='the server does not send the size of the file'):
         fetched(server, target)
     assert list(target.parent.iterdir()) == []
     server.cuts = [100_000]
     assert fetched(server, target, SIZE) == CONTENT
-    target.unlink()
-    server.endless.add('/a')
-    with pytest.raises(UserError, match=r'has more than 0\.28\d+ MiB'):
-        fetched(server, target, SIZE)
-    assert list(target.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    'address', ['ftp://127.0.0.1:1/a', 'file:///etc/hostname', 'data:text/plain,a', 'http://[::1']
-)
+@pytest.mark.parametrize('address', ['ftp://127.0.0.1:1/a', 'file:///etc/hostname'])
 def test_redirects_to_web_addresses_alone_are_followed(server, monkeypatch, address):
     monkeypatch.setenv('ftp_proxy', server.url(''))
     server.redirects['/b'] = server.url('/a')
@@ -175,14 +150,6 @@ def test_a_redirect_does_not_leave_https():
         assert request.full_url == url
     with pytest.raises(UserError, match='https://host/a: the server redirects to http://other'):
         follow(Request('https://host/a'), None, 302, 'Found', HTTPMessage(), 'http://other/a')
-
-
-def test_a_proxy_of_the_environment_is_used(server, monkeypatch):
-    for name in ('no_proxy', 'NO_PROXY', 'HTTP_PROXY'):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv('http_proxy', server.url(''))
-    server.files['http://far.example/a'] = b'by proxy'
-    assert read_url('http://far.example/a', SIZE) == b'by proxy'
 
 
 def test_the_wrong_file_is_removed(server, target):
@@ -205,31 +172,6 @@ def test_the_wrong_file_is_removed(server, target):
 def test_characters_of_an_address_are_sent_as_a_browser_does(server, path, asked):
     server.files[asked] = b'hello'
     assert read_url(server.url(path), SIZE) == b'hello'
-
-
-@pytest.mark.parametrize(
-    'url', [f'http://{"a" * 64}.example/a', 'http://[::1/a', 'http://h:x/a', 'file:///etc/hostname']
-)
-def test_an_invalid_address_is_refused(url):
-    with pytest.raises(UserError, match='is not a web address'):
-        read_url(url, SIZE)
-
-
-@pytest.mark.parametrize(
-    'error', [ssl.SSLError('bad record'), OSError(errno.EHOSTUNREACH, 'No route to host')]
-)
-def test_any_error_of_the_network_is_a_broken_connection(server, target, monkeypatch, error):
-    read, errors = HTTPResponse.read1, [error] * ATTEMPTS
-
-    def break_off(response, *args):
-        if errors:
-            raise errors.pop()
-        return read(response, *args)
-
-    monkeypatch.setattr(HTTPResponse, 'read1', break_off)
-    with pytest.raises(UserError, match='the connection broke off'):
-        fetched(server, target)
-    assert fetched(server, target) == CONTENT
 
 
 def test_a_full_disk_is_no_broken_connection(server, target, monkeypatch):

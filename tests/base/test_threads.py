@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from xcit_mm.base import threads
-from xcit_mm.base.threads import Behind, ahead
+from xcit_mm.base.threads import BackgroundWriter, prefetch
 
 LONG = 60  # seconds after which a thread that should have come is missed
 
@@ -20,7 +20,7 @@ def test_the_next_item_is_computed_while_the_caller_works_and_no_further_one():
             event.set()
             yield number
 
-    for number in ahead(items()):
+    for number in prefetch(items()):
         assert all(event.wait(LONG) for event in begun[: number + 2])
         assert not any(event.is_set() for event in begun[number + 2 :])
     assert number == 4
@@ -33,13 +33,13 @@ def test_an_error_is_raised_after_the_items_before_it():
 
     seen = []
     with pytest.raises(ValueError, match='damaged'):
-        for item in ahead(items()):
+        for item in prefetch(items()):
             seen.append(item)
     assert seen == [1, 2]
 
 
 def test_a_loop_that_ends_early_does_not_wait_for_an_item_that_never_comes(monkeypatch):
-    monkeypatch.setattr(threads, 'PATIENCE', 0.01)
+    monkeypatch.setattr(threads, 'TIMEOUT', 0.01)
     begun, is_left = threading.Event(), threading.Event()
 
     def items():
@@ -48,7 +48,7 @@ def test_a_loop_that_ends_early_does_not_wait_for_an_item_that_never_comes(monke
         is_left.wait()
         yield 2
 
-    with closing(ahead(items())) as read:
+    with closing(prefetch(items())) as read:
         assert next(read) == 1 and begun.wait(LONG)
     is_left.set()
 
@@ -60,7 +60,7 @@ def test_calls_are_made_in_their_order_and_wait_leaves_the_last_ones():
         assert number < 2 or go_on.wait(LONG)
         done.append(number)
 
-    with Behind(call) as behind:
+    with BackgroundWriter(call) as behind:
         for number in range(4):
             behind(number, size=10)
         assert behind.wait(calls=2, size=100) and done == [0, 1]
@@ -73,7 +73,7 @@ def test_calls_are_made_in_their_order_and_wait_leaves_the_last_ones():
 @pytest.mark.parametrize('error', [ZeroDivisionError, KeyboardInterrupt])
 def test_what_was_begun_is_finished_before_an_error_leaves_the_block(error):
     done = []
-    with pytest.raises(error), Behind(done.append) as behind:
+    with pytest.raises(error), BackgroundWriter(done.append) as behind:
         for number in range(3):
             behind(number)
         raise error
@@ -92,7 +92,7 @@ def test_calls_that_have_not_begun_are_dropped_after_an_error_of_a_call():
             time.sleep(0.01)
         done.append(number)
 
-    with pytest.raises(KeyboardInterrupt), Behind(call) as behind:
+    with pytest.raises(KeyboardInterrupt), BackgroundWriter(call) as behind:
         for number in range(4):
             behind(number)
     assert done in ([], [1])

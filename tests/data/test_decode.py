@@ -118,11 +118,7 @@ def test_a_gray_array_is_an_image_of_one_band():
     [
         (np.zeros((4, 5, 2), np.uint8), r'not \(4, 5, 2\) of uint8'),
         (np.zeros((3, 40, 50), np.uint8), r'not \(3, 40, 50\) of uint8'),
-        (np.zeros((1, 4, 5, 3), np.uint8), r'not \(1, 4, 5, 3\) of uint8'),
-        (np.zeros((0, 5), np.uint16), r'not \(0, 5\) of uint16'),
         (np.zeros((4, 5), np.float32), r'not \(4, 5\) of float32'),
-        (np.zeros((4, 5, 3), np.int16), 'of int16'),
-        (np.zeros((4, 5), bool), 'of bool'),
         (torch.zeros((4, 5, 3), dtype=torch.uint8), 'of torch.uint8'),
         ([[0, 1]], r'not \(\) of list'),
     ],

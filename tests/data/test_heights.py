@@ -6,11 +6,10 @@ import rasterio
 import tifffile
 from helpers.heights import CONFIG, write_heights
 
-from xcit_mm import UserError
+from benchmarks import terrain
 from xcit_mm.config.load import load_config
 from xcit_mm.data.audit.audit import check_dataset
-from xcit_mm.data.drawings import terrain
-from xcit_mm.data.transforms import decode, height_labels
+from xcit_mm.data.transforms import decode
 from xcit_mm.data.transforms.decode import BadImageError
 from xcit_mm.data.transforms.height_labels import LoadHeights
 
@@ -60,9 +59,6 @@ def test_integers_with_a_scale_a_mask_and_an_offset(tmp_path):
         (np.zeros((3, 2)), {}, decode.LABELS_OF_OTHER_SIZE, '3x2 pixels instead of 2x3'),
         (np.full((2, 3), -1.0), dict(nodata=-1), decode.NO_LABELS, ''),
         (np.full((2, 3), np.nan), {}, decode.NO_LABELS, ''),
-        (np.full((2, 3), np.inf), {}, height_labels.NOT_FINITE, 'nodata=NUMBER of LoadHeights'),
-        (np.zeros((2, 2, 3)), {}, height_labels.OTHER_BANDS, '2 bands'),
-        (np.zeros((2, 3), np.complex64), {}, height_labels.NOT_REAL, 'complex64'),
     ],
 )
 def test_labels_that_no_training_can_use(tmp_path, values, options, kind, detail):
@@ -94,35 +90,6 @@ def test_a_file_with_much_metadata_is_refused_before_it_is_opened(tmp_path, monk
         'its label file cannot be read: it has more than 262144 bytes of metadata, too many to '
         'read: copy it with gdal_translate -nomd'
     )
-
-
-def test_equal_seeds_draw_equal_heights_and_others_do_not(tmp_path):
-    for name, seed in dict(a=0, b=0, c=1).items():
-        terrain.make_heights(tmp_path / name, terrain.HeightsSpec(2, 1, seed))
-    files = [sorted((tmp_path / name).rglob('0*')) for name in 'abc']
-    a, b, c = ([path.read_bytes() for path in paths] for paths in files)
-    assert a == b and len(a) == 6
-    assert not {*a} & {*c}
-    with pytest.raises(UserError, match='exists: move it away'):
-        terrain.make_heights(tmp_path / 'a')
-
-
-def test_a_drawing_is_lit_from_the_left():
-    rng = np.random.default_rng(0)
-    image, heights = terrain.draw_terrain(rng, 160)
-    assert image.shape == (160, 160, 3) and heights.dtype == np.float32
-    rise = np.diff(heights, axis=1)
-    brightness = image.mean(axis=2)[:, 1:]
-    is_slope = np.abs(rise) < 2  # not a wall
-    assert np.corrcoef(rise[is_slope], brightness[is_slope])[0, 1] > 0.3
-
-
-def test_a_scene_continues_across_the_drawings_of_its_size(tmp_path):
-    terrain.make_height_scene(tmp_path / 'scene', 2)
-    with rasterio.open(tmp_path / 'scene' / terrain.HEIGHTS) as file:
-        heights = file.read(1)
-    assert heights.shape == (320, 320)
-    assert np.median(np.abs(np.diff(heights, axis=1)[:, 159])) < 1
 
 
 def test_the_check_of_a_dataset_names_labels_that_cannot_be_used(tmp_path):

@@ -9,7 +9,6 @@ from PIL import Image
 
 from xcit_mm import UserError
 from xcit_mm.base import environment
-from xcit_mm.data.datasets import unexpected_labels
 from xcit_mm.data.datasets.samples import SampleRequest, TrainingSamples
 
 SIZE = dict(global_size=24, local_size=16, num_local=2)
@@ -51,7 +50,7 @@ def test_folders_of_classes_are_images_without_labels(tmp_path, monkeypatch):
     )
     logged = []
     monkeypatch.setattr(
-        'xcit_mm.data.datasets.unlabeled_images.print_log', lambda *line: logged.append(line)
+        'xcit_mm.data.datasets.image_folders.print_log', lambda *line: logged.append(line)
     )
     assert len(unlabeled(tmp_path)) == 6
     sentence = f'{tmp_path}: 6 images in 3 folders, whose names are ignored'
@@ -77,79 +76,6 @@ def test_a_sample_has_the_crops_of_its_image(tmp_path):
     assert not sample['inputs'][0].equal(other['inputs'][0])
     _, bad = samples[SampleRequest(2, (0, 0, 0, 0))]
     assert [problem.file for problem in bad] == [str(tmp_path / 'c.png')] * len(bad) and bad
-
-
-@pytest.mark.parametrize(
-    'name',
-    ['labels', 'masks', 'Annotations', 'gt', 'gtFine', 'train_labels', 'SegmentationClass', 'mask'],
-)
-def test_a_folder_of_labels_is_refused(tmp_path, name):
-    fill(tmp_path, 'images/1.jpg', 'images/2.jpg', f'{name}/train/1.png')
-    with pytest.raises(UserError) as refused:
-        unlabeled(tmp_path)
-    assert str(refused.value) == (
-        f'{tmp_path}/{name}/train has the name of a folder of labels, but a training without '
-        f'labels would take them for images: write the folder of the images, such as '
-        f'{tmp_path}/images, in data_prefix.img of the dataset, or rename a folder of images'
-    )
-    with pytest.raises(UserError, match=f'{name} has the name .*: write the folder of the images '):
-        unlabeled(fill(tmp_path / name, '1.png'))
-    assert len(unlabeled(tmp_path / 'images')) == 2
-
-
-@pytest.mark.parametrize(
-    ('image', 'label'),
-    [
-        ('a.png', 'a_mask.png'),
-        ('a.jpg', 'a_label.png'),
-        ('a b.jpg', 'a b-gt.png'),
-        ('a.tif', 'a_labels.tif'),
-        ('a_leftImg8bit.png', 'a_gtFine_labelTrainIds.png'),
-        ('a_leftImg8bit.png', 'a_gtFine_instanceIds.png'),
-        ('mosaic.tif', 'labels.tif'),
-    ],
-)
-def test_a_file_of_labels_is_refused(tmp_path, image, label):
-    fill(tmp_path, f'city/{image}', 'city/other.png', f'city/{label}')
-    with pytest.raises(UserError) as refused:
-        unlabeled(tmp_path)
-    assert str(refused.value) == (
-        f'{tmp_path}/city/{label} has the name of a file with labels, but a training without '
-        'labels would take them for images: move such files to another folder, or name the ends '
-        'of the names of the images in suffixes of the dataset'
-    )
-
-
-def test_the_remedy_helps_where_images_and_labels_share_a_folder(tmp_path):
-    fill(tmp_path, 'a_leftImg8bit.png', 'a_gtFine_labelTrainIds.png', 'a_gtFine_color.png')
-    assert listed(unlabeled(tmp_path, suffixes=('_leftimg8bit.png',))) == ['a_leftImg8bit.png']
-
-
-def test_a_second_file_for_a_few_images_is_logged(tmp_path, monkeypatch):
-    logged = []
-    monkeypatch.setattr(unexpected_labels, 'print_log', lambda text, *_: logged.append(text))
-    fill(tmp_path, 'a.jpg', 'a.png', 'b.jpg', 'c.jpg')
-    assert len(unlabeled(tmp_path)) == 4
-    (text,) = logged
-    assert text.startswith(f'1 of 3 images have a second file, such as {tmp_path}/a.jpg and .png:')
-
-
-def test_a_second_file_for_each_image_is_refused(tmp_path):
-    fill(tmp_path, 'a.jpg', 'a.png', 'b.jpg', 'b.png', 'c.jpg')
-    with pytest.raises(UserError) as refused:
-        unlabeled(tmp_path)
-    assert str(refused.value) == (
-        f'{tmp_path}/a.jpg and a.png may be an image and its labels, but a training without labels '
-        "would take them for images: write suffixes=('.jpg',) or suffixes=('.png',) of the "
-        'dataset, whichever are the images'
-    )
-    assert listed(unlabeled(tmp_path, suffixes=('.jpg',))) == ['a.jpg', 'b.jpg', 'c.jpg']
-
-
-def test_names_that_only_look_like_labels_pass(tmp_path):
-    names = ['mask.png', 'label.jpg', 'a_mask.png', 'b.jpg', 'b.png', 'c.jpg', 'd.jpg', 'gt.jpg']
-    names += ['masked/1.png', 'labelled/1.png', 'golf_gti/1.png', 'with_mask/1.png']
-    assert len(unlabeled(fill(tmp_path, *names))) == len(names)
 
 
 def test_a_folder_without_images_is_refused(tmp_path):

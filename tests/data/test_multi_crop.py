@@ -6,7 +6,6 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as F
 
-from xcit_mm.base.errors import ArgumentError
 from xcit_mm.data.datasets.samples import seed_all
 from xcit_mm.data.transforms import multi_crop
 from xcit_mm.data.transforms.image_transforms import PackImage
@@ -204,39 +203,3 @@ def test_the_image_itself_is_not_changed():
         before = image.copy()
         crops_of(image)
         assert np.array_equal(image, before)
-
-
-@pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        (dict(global_size=0), 'MultiCrop: global_size=0 is not a positive integer'),
-        (dict(local_size=2.5), 'MultiCrop: local_size=2.5 is not a positive integer'),
-        (dict(num_local=-1), 'MultiCrop: num_local=-1 is not a number of crops'),
-        (dict(flip=2), 'MultiCrop: flip=2 is not a number from 0 to 1'),
-        (dict(gain=-1), 'MultiCrop: gain=-1 is not a number from 0 to 1'),
-        (dict(color='hsv'), "MultiCrop: color='hsv' is not one of auto, rgb, bands, none"),
-        (
-            dict(local_scale=(0.5, 0.1)),
-            'MultiCrop: local_scale=(0.5, 0.1) is not a smallest and a largest share of the area, '
-            'such as (0.25, 1)',
-        ),
-        (
-            dict(global_size=10, local_size=11),
-            'MultiCrop: local_size=11 is larger than global_size=10: the local crops are the small '
-            'ones',
-        ),
-    ],
-)
-def test_invalid_arguments_are_refused(arguments, message):
-    with pytest.raises(ArgumentError) as refused:
-        MultiCrop(**arguments)
-    assert str(refused.value) == message
-
-
-def test_colors_of_rgb_are_refused_for_other_images():
-    with pytest.raises(ArgumentError) as refused:
-        crops_of(image_of((9, 9, 3), np.float32), color='rgb')
-    assert str(refused.value) == (
-        "MultiCrop: color='rgb' needs uint8 and 3 channels, but an image has float32 and 3: write "
-        "color='bands'"
-    )

@@ -7,7 +7,6 @@ import pytest
 import tifffile
 from helpers.planted import encoded
 
-from xcit_mm.base.errors import ArgumentError
 from xcit_mm.data.tiff import tiff_bands
 from xcit_mm.data.transforms import decode as im
 from xcit_mm.data.transforms import multiband as mb
@@ -152,20 +151,6 @@ def test_a_picture_shows_the_bands_that_are_named_in_their_own_range():
         assert picture[1:, :, channel].std() > 60
     flat = np.zeros((HEIGHT, WIDTH, BANDS), np.float32)
     assert not LoadMultiband(BANDS).picture(flat).any()
-
-
-@pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        (dict(channels=0), 'channels=0 is not a positive integer'),
-        (dict(channels='13'), "channels='13' is not"),
-        (dict(channels=13, rgb=(0, 1)), r'rgb=\(0, 1\) does not name 3 of 0\.\.12'),
-        (dict(channels=13, rgb=(0, 1, 13)), r'rgb=\(0, 1, 13\) does not'),
-    ],
-)
-def test_wrong_arguments_are_refused(arguments, message):
-    with pytest.raises(ArgumentError, match=message):
-        LoadMultiband(**arguments)
 
 
 def test_the_loader_of_joined_datasets_is_found():

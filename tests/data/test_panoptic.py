@@ -64,16 +64,12 @@ def test_masks_and_labels_are_those_of_the_other_layouts(shapes_root):
         (lambda c: c['annotations'][0].pop('segments_info'), r'annotations\[0\] has the segments_'),
         (lambda c: c['images'].clear(), 'none of its 0 images is left'),
         (lambda c: c['categories'][0].pop('isthing'), r'categories\[0\] has the isthing None'),
-        (lambda c: first_segment(c).update(category_id=9), '1 has an unknown category_id'),
         (
             lambda c: first_segment(c).update(iscrowd='yes'),
             r"segments_info\[0\] has the iscrowd 'yes', not 0 or 1",
         ),
-        (lambda c: first_segment(c).update(area=float('nan')), '1 needs a numeric bbox'),
-        (lambda c: first_segment(c).update(bbox=None), '1 needs a numeric bbox'),
         (lambda c: first_segment(c).update(id='red'), r"segments_info\[0\] has the id 'red'"),
         (lambda c: first_segment(c).update(id=2), r'segments_info\[1\] has the id 2 of an'),
-        (lambda c: c['annotations'].append(c['annotations'][0]), 'two annotations have the image_'),
     ],
 )
 def test_an_annotation_file_that_mmdet_would_misread_is_refused(root, change, message):

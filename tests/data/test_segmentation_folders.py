@@ -4,13 +4,11 @@ from pathlib import Path
 from unicodedata import normalize
 
 import pytest
-from mmengine.config import Config
 from mmengine.registry import DATASETS
 from PIL import Image
 
 from xcit_mm import UserError
 from xcit_mm.base import environment
-from xcit_mm.config.data_rules import check_data
 
 
 @pytest.fixture
@@ -57,15 +55,3 @@ def test_images_of_all_suffixes_are_read_with_their_labels(root):
     Image.new('RGB', (8, 8)).save(root / 'images/a.bmp')
     with pytest.raises(UserError, match=r'a\.bmp and .*a\.jpg would have the same labels'):
         samples(root)
-
-
-def test_images_that_mmseg_does_not_read_are_named(root):
-    cfg = Config(dict(default_scope='mmseg'))
-    cfg.train_dataloader = dict(dataset=config(root, 'BaseSegDataset'))
-    (remark,) = check_data(cfg, ('train',))
-    assert f'train data: mmseg reads the images *.jpg (img_suffix) in {root}/images' in remark
-    assert 'does not read 3 other images (' in remark and '.JPEG' in remark
-    assert 'does not read 4 label files' in remark and "type='SegmentationFolders'" in remark
-    assert f'reads the images in the hidden folder {root}/images/.ipynb_checkpoints' in remark
-    cfg.train_dataloader.dataset.type = 'SegmentationFolders'
-    assert check_data(cfg, ('train',)) == []

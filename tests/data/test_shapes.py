@@ -1,7 +1,6 @@
 """The built-in dataset: correct annotations, reproducible images, and no half-written folder."""
 
 import json
-import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,12 +8,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-import rasterio
 from helpers.in_process import call_tool
 from pycocotools.coco import COCO
 
 from xcit_mm import UserError
-from xcit_mm.data.drawings import mosaic, shapes
+from xcit_mm.data.drawings import shapes
 from xcit_mm.data.drawings.shapes import CLASSES, ShapesSpec, draw_image, make_shapes
 from xcit_mm.data.transforms.multiband import LoadMultiband
 
@@ -54,24 +52,6 @@ def test_an_interruption_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         make_shapes(tmp_path / 'shapes', SPEC)
     assert not list(tmp_path.iterdir())
-
-
-def test_what_another_process_draws_meanwhile_is_used_or_stays(tmp_path, monkeypatch):
-    def draw(root, spec):
-        original(root, spec)
-        monkeypatch.undo()
-        make_shapes(tmp_path / 'shapes', theirs)
-
-    original = shapes._draw_dataset
-    for theirs in (SPEC, replace(SPEC, seed=6)):
-        monkeypatch.setattr(shapes, '_draw_dataset', draw)
-        if theirs == SPEC:
-            assert not make_shapes(tmp_path / 'shapes', SPEC)
-            shutil.rmtree(tmp_path / 'shapes')
-        else:
-            with pytest.raises(UserError, match=r'shapes cannot be written to .*not empty'):
-                make_shapes(tmp_path / 'shapes', SPEC)
-            assert not make_shapes(tmp_path / 'shapes', theirs)
 
 
 def check_segments(annotation: dict, folder: Path, labels: np.ndarray) -> None:
@@ -138,48 +118,6 @@ def test_the_tool_draws_once(monkeypatch, capfd, tmp_path):
     for state in ('drawn', 'already there'):
         code, output, _ = call_tool(monkeypatch, capfd, 'make_shapes.py', tmp_path / 'shapes')
         assert code == 0 and state in output
-
-
-def test_a_mosaic_has_the_same_objects_in_both_formats(tmp_path):
-    mosaic.make_mosaic(tmp_path / 'mosaic', 2)
-    instances = json.loads((tmp_path / 'mosaic/instances.json').read_text())
-    names = {category['id']: category['name'] for category in instances['categories']}
-    features = json.loads((tmp_path / 'mosaic/objects.geojson').read_text())['features']
-    for feature, annotation in zip(features, instances['annotations'], strict=True):
-        assert feature['properties'] == {'class': names[annotation['category_id']]}
-        ring = feature['geometry']['coordinates'][0]
-        assert ring[0] == ring[-1]
-        assert np.ravel(ring[:-1]).tolist() == annotation['segmentation'][0]
-
-
-def test_a_mosaic_has_the_colors_of_as_many_bands(monkeypatch, capfd, tmp_path):
-    for bands in (3, 4, 6):
-        arguments = ['make_shapes.py', tmp_path / str(bands), '--mosaic', 2, '--bands', bands]
-        code, _, error = call_tool(monkeypatch, capfd, *arguments)
-        assert code == 0, error
-    with rasterio.open(tmp_path / '3/mosaic.tif') as rgb:
-        red, _, blue = rgb.read()
-    for bands in (4, 6):
-        with rasterio.open(tmp_path / f'{bands}/mosaic.tif') as image:
-            drawn = image.read()
-            assert 'alpha' not in {color.name for color in image.colorinterp}
-        assert drawn.shape == (bands, 320, 320)
-        assert (drawn[0] == red).all() and (drawn[-1] == blue).all()
-        for name in ('instances.json', 'labels.tif'):
-            assert (
-                contents(tmp_path / '3')[tmp_path / '3' / name]
-                == (tmp_path / f'{bands}/{name}').read_bytes()
-            )
-
-
-@pytest.mark.parametrize('more', [[], ['--mosaic', 1]])
-@pytest.mark.parametrize(
-    ('option', 'message'), [(['--seed', -1], 'seed=-1 is'), (['--bands', 2**16], 'at most 65535')]
-)
-def test_what_cannot_be_drawn_is_refused(monkeypatch, capfd, tmp_path, option, message, more):
-    arguments = ['make_shapes.py', tmp_path / 'shapes', *option, *more]
-    code, _, error = call_tool(monkeypatch, capfd, *arguments)
-    assert code == 2 and message in error and not (tmp_path / 'shapes').exists()
 
 
 def test_colors_are_spread_over_bands(tmp_path):

@@ -15,8 +15,8 @@ from helpers.runs import DETECTOR, UNDRAWN
 from helpers.small_xcit import small_xcit
 from torch import Tensor, nn
 
-from xcit_mm.benchmark.whole_models import _samples, _with_objects
-from xcit_mm.large import stream, stream_backward
+from benchmarks.whole_models import _samples, _with_objects
+from xcit_mm import stream, stream_backward
 from xcit_mm.large.tokens import passes, workspace
 from xcit_mm.network.graphs import GraphedModel, graphed_part
 from xcit_mm.network.graphs.captured import Captured

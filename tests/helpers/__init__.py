@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / 'tests' / 'expected'
 
 # Seconds for what takes a few: a machine whose disk is busy may take minutes to import PyTorch.
-PATIENCE = 900
+TIMEOUT = 900
 
 # How the authors and timm call the archs.
 RELEASE_NAMES = dict(
@@ -29,7 +29,7 @@ RELEASE_NAMES = dict(
 
 def wait_until(condition: Callable[[], bool]) -> None:
     """Wait for a condition, and fail where it hangs."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not condition():
         assert time.monotonic() < deadline, 'the condition is never met'
         time.sleep(0.02)

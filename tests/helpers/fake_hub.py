@@ -55,8 +55,6 @@ class FakeHub(ThreadingHTTPServer):
         self.requests: list[str] = []  # the method and the path of each request
         self.cut: int | None = None  # bytes after which the transfer of a file breaks off
         self.card_error = ''  # why a model card is refused
-        self.is_down = False  # every answer is an error of the server
-        self.named: dict[str, str] = {}  # an ETag and a commit to send instead of the real ones
 
     @property
     def address(self) -> str:
@@ -84,8 +82,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._answer([_entry(name, content) for name, content in files.items()])
             else:
                 number = repo.commits.index(files)
-                commit = self.server.named.get('sha', sha(number))
-                content = dict(id=about[1], sha=commit, private=repo.private, siblings=[])
+                content = dict(id=about[1], sha=sha(number), private=repo.private, siblings=[])
                 self._answer(content)
         else:
             self._refuse(404)
@@ -132,9 +129,6 @@ class Handler(BaseHTTPRequestHandler):
         """Record a request, and return its path, or None if it is refused."""
         path = self.path.partition('?')[0]
         self.server.requests.append(f'{self.command} {path}')
-        if self.server.is_down:
-            self._refuse(500)
-            return None
         if self.headers.get('Authorization') not in (None, f'Bearer {TOKEN}'):
             self._refuse(401, message='Invalid credentials in Authorization header')
             return None
@@ -157,9 +151,8 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(404, 'EntryNotFound')
             return
         self.send_response(200)
-        self.send_header('X-Repo-Commit', self.server.named.get('commit', revision))
-        etag = self.server.named.get('etag', _blob(content))
-        self.send_header('ETag', f'"{etag}"')
+        self.send_header('X-Repo-Commit', revision)
+        self.send_header('ETag', f'"{_blob(content)}"')
         self.send_header('Content-Length', str(len(content)))
         self.end_headers()
         if self.command == 'HEAD':

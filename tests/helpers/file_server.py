@@ -4,7 +4,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 LINGER = struct.pack('ii', 1, 0)  # closing is a reset
@@ -21,7 +21,6 @@ class FileServer(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.versions: dict[str, str] = {}  # ETags; a file without one is sent as a whole only
         self.unsized: set[str] = set()  # files that are sent without their length
-        self.endless: set[str] = set()  # files that are sent again and again
         self.redirects: dict[str, str] = {}
         self.cuts: list[int] = []  # bytes that the next answers send before the connection breaks
         self.errors: list[int] = []  # codes that answer the next requests
@@ -68,12 +67,9 @@ class Handler(BaseHTTPRequestHandler):
         version = server.versions.get(self.path)
         if version is not None:
             self.send_header('ETag', version)
-        if self.path not in server.unsized | server.endless:
+        if self.path not in server.unsized:
             self.send_header('Content-Length', str(stop - (begin or 0)))
         self.end_headers()
-        with suppress(ConnectionError):  # the client has had enough
-            while self.path in server.endless:
-                self.wfile.write(content)
         self._send(content[begin:stop])
 
     def do_POST(self) -> None:

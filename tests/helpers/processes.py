@@ -5,7 +5,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -71,9 +71,17 @@ def torchrun(count: int) -> Iterator[dict[str, str]]:
         MASTER_ADDR='127.0.0.1',
         MASTER_PORT=str(store.port),
         TORCHELASTIC_USE_AGENT_STORE='True',
+        TORCHELASTIC_RESTART_COUNT='0',
         WORLD_SIZE=str(count),
     )
     del store
+
+
+@contextmanager
+def torchruns(number: int, count: int) -> Iterator[list[dict[str, str]]]:
+    """Yield the environments of ``number`` runs of torchrun, one after the other."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(torchrun(count)) for _ in range(number)]
 
 
 def run_in_fork(tool: str, *arguments: object) -> tuple[int, str]:

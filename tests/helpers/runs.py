@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 import pytest
 import torch
 
-from . import PATIENCE, ROOT, wait_until
+from . import ROOT, TIMEOUT, wait_until
 from .tool_server import Process, forked_python
 
 DETECTOR = 'configs/mask_rcnn_xcit_n12_16_shapes.py'
@@ -103,7 +103,7 @@ class Running:
     def end(self) -> tuple[int, str]:
         """Return the exit code and what was printed."""
         try:
-            self.process.wait(timeout=PATIENCE)
+            self.process.wait(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
             for pid in family(self.process.pid):
                 os.kill(pid, signal.SIGABRT)  # it prints where it is, and ends

@@ -12,11 +12,10 @@ from helpers.small_xcit import small_xcit
 from mmseg.models import SegDataPreProcessor
 from torch import Tensor, nn
 
-from xcit_mm import XCiT
+from xcit_mm import XCiT, stream, stream_backward
 from xcit_mm.base.errors import ArgumentError, UserError
 from xcit_mm.base.geometry import Window, whole
 from xcit_mm.data.transforms.multiband import LoadMultiband
-from xcit_mm.large import stream, stream_backward
 from xcit_mm.large.files.arrays import Array
 from xcit_mm.large.files.validity import ALL, NONE, SOME, Cells, cells_of, valid_area
 from xcit_mm.large.maps import segment as segmentation

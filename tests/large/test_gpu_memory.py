@@ -10,13 +10,12 @@ from helpers import network_error, randomize, relative_error
 from helpers.small_xcit import small_xcit
 from torch import nn
 
-from xcit_mm import XCiT
+from xcit_mm import XCiT, stream, stream_backward
 from xcit_mm.base.device import pinned, sent, sent_back
 from xcit_mm.base.errors import ArgumentError
 from xcit_mm.base.free_memory import free_device_memory
 from xcit_mm.base.geometry import Window
 from xcit_mm.base.waits import counted
-from xcit_mm.large import stream, stream_backward
 from xcit_mm.large.files.arrays import Array
 from xcit_mm.large.tokens import passes as layers
 from xcit_mm.large.tokens import workspace

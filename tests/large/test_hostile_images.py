@@ -51,14 +51,9 @@ def of_size(width: int, height: int):
     return change
 
 
-def with_metadata(content: bytes) -> bytes:
-    start = content.index(b'jp2c') - 4
-    return content[:start] + struct.pack('>I4s', 2**19, b'xml ').ljust(2**19) + content[start:]
-
-
-def npy(shape: str, fortran: bool = False) -> bytes:
+def npy(shape: str) -> bytes:
     """Return an array of 1,000 bytes that claims any shape."""
-    header = f"{{'descr': '|u1', 'fortran_order': {fortran}, 'shape': {shape}}}\n".encode()
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}\n".encode()
     return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(header)) + header + bytes(1000)
 
 
@@ -101,21 +96,15 @@ DEVICE = '../' * 20 + 'dev/zero'
 METADATA = ''.join(f'<Item name="{i}">v</Item>' for i in range(20000))
 METADATA = f'<GDALMetadata>{METADATA}</GDALMetadata>'
 GRAY = dict(photometric='minisblack', planarconfig='contig')  # any number of channels
-OTHER_TYPE = 'values of type {}, but the model needs uint8 or uint16'
 UNKNOWN, DAMAGED = 'cannot be opened', 'copy or repair the file'
-TOO_LARGE, OTHER_FOLDER = 'are possible: convert it with gdal_translate', 'have to be in its folder'
+TOO_LARGE, OTHER_FOLDER = 'are possible: write it with smaller blocks', 'have to be in its folder'
 NOT_REGULAR, OTHER_SUFFIX = 'is a link, a pipe or a device', 'its suffix is not one of this format'
 SHAPE = 'shape {} is not (H, W, channels)'
 CASES = {  # a part of the sentence about a file, the file, and the files that belong to it
-    'none.tif': ('none.tif does not exist', lambda p: None),
     'text.tif': (UNKNOWN, '<VRTDataset rasterXSize="9"><SRS/></VRTDataset>'),
     'text.svs': (UNKNOWN, 'no slide'),
     'text.npy': (UNKNOWN, 'no array'),
-    'no_tag.tif': (UNKNOWN, b'II*\0\x08\0\0\0'),
-    'offset.tif': (UNKNOWN, b'II+\0\x08\0\0\0' + b'\xff' * 8),
     'cut.tif': (DAMAGED, lambda p: imwrite(p, PIXELS) or os.truncate(p, 2**14)),
-    'two.tif': ('has 2 channels', lambda p: imwrite(p, PIXELS[..., :2], **GRAY)),
-    'nan.tif': (OTHER_TYPE.format('float32'), lambda p: imwrite(p, PIXELS * np.float32('nan'))),
     'bands.tif': (
         'has 65000 channels, but at most 4096 can be read',
         lambda p: imwrite(p, np.zeros((8, 8, 65000), np.uint8), compression='zlib', **GRAY),
@@ -126,42 +115,25 @@ CASES = {  # a part of the sentence about a file, the file, and the files that b
     ),
     'tile.tif': (TOO_LARGE, of_wide_tiles(2**20)),
     'tile.svs': (TOO_LARGE, of_wide_tiles(2**14)),
-    'empty.jp2': (UNKNOWN, b''),
-    'header.jp2': (UNKNOWN, lambda p: jpeg2000(p, lambda c: c[:200])),
     'cut.jp2': (DAMAGED, lambda p: jpeg2000(p, lambda c: c[: len(c) // 2])),
     'large.jp2': ('code blocks, but at most', lambda p: jpeg2000(p, of_size(2**31 - 1, 2**31 - 1))),
     'wide.jp2': ('code blocks, but at most', lambda p: jpeg2000(p, of_size(2**31 - 1, 3))),
-    'metadata.jp2': ('bytes of metadata', lambda p: jpeg2000(p, with_metadata)),
     'object.npy': (UNKNOWN, lambda p: np.save(p, np.array([[1, 'a']], object))),
     'archive.npy': (UNKNOWN, lambda p: np.savez(p.open('wb'), a=PIXELS)),
-    'negative.npy': (UNKNOWN, npy('(-5, 20, 3)')),
     'huge.npy': (UNKNOWN, npy('(4294967296, 4294967296, 3)')),
-    'longer.npy': (UNKNOWN, npy('(2000, 2000, 3)', fortran=True)),
-    'bands.npy': (UNKNOWN, npy('(1, 1, 65000)')),
     'four.npy': (SHAPE.format('(1, 128, 160, 3)'), lambda p: np.save(p, PIXELS[None])),
-    'scalar.npy': (SHAPE.format('()'), lambda p: np.save(p, np.uint8(1))),
-    'bool.npy': (OTHER_TYPE.format('bool'), lambda p: np.save(p, PIXELS > 9)),
-    'fields.npy': ("values of type [('f0'", lambda p: np.save(p, np.zeros((9, 9), 'u1,u1'))),
     'pipe.vms': (NOT_REGULAR, VMS + PARTS, {'p': PIPE}),
     'pipe.svs': (OTHER_SUFFIX, VMS + PARTS, {'p': PIPE}),
-    'pipe.ndpi': (OTHER_SUFFIX, VMS + PARTS, {'p': PIPE}),
     'pipe.scn': (OTHER_SUFFIX, VMU + PARTS, {'p': PIPE}),
     'device.vms': (OTHER_FOLDER, f'{VMS}ImageFile={DEVICE}\nMapFile=x'),
     'device.vmu': (OTHER_FOLDER, VMU + 'MapFile=x\n\t ImageFile = /dev/zero'),
-    'part.vms': ('names the file ../x', VMS + 'ImageFile(1,0)=../x\n'),
-    'windows.vms': (r'names the file ..\x', VMS + 'MacroImage=..\\x\n'),
     'link.vms': (NOT_REGULAR, VMS + 'MapFile=x', {'x': Path('/dev/zero')}),
-    'other.vms': (NOT_REGULAR, VMS + 'MapFile=x', {'x': Path(__file__)}),
-    'missing.vms': (UNKNOWN, VMS + 'ImageFile=x\nMapFile=x'),
     'device.mrxs': (OTHER_FOLDER, '', {'device/Slidedat.ini': MIRAX.format('i', DEVICE)}),
     'index.mrxs': (OTHER_FOLDER, '', {'index/Slidedat.ini': MIRAX.format('../i', 'd')}),
     'pipe.mrxs': (NOT_REGULAR, '', {'pipe/Slidedat.ini': MIRAX.format('p', 'p'), 'pipe/p': PIPE}),
     'text.mrxs': (NOT_REGULAR, '', {'text/Slidedat.ini': PIPE}),
-    'folder.mrxs': (UNKNOWN, '', {'folder': Path('..')}),
-    'own.mrxs': (f'{UNKNOWN} (OpenSlideError', '', {'own/Slidedat.ini': MIRAX.format('i', 'd')}),
     'pipe.dcm': (NOT_REGULAR, dicom, {'p': PIPE}),
     'dicom.svs': (OTHER_SUFFIX, dicom, {'p': PIPE}),
-    'own.dcm': (f'{UNKNOWN} (OpenSlideError', dicom),
     'a.svslide': ('unfinished database', sakura, {'a.svslide-journal': PIPE}),
     'log.svslide': ('unfinished database', lambda p: sakura(p, mode='wal')),
     'trestle.svs': (OTHER_SUFFIX, lambda p: imwrite(p, PIXELS, tile=(64, 64), software='MedScan')),

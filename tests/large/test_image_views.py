@@ -74,7 +74,6 @@ def test_symmetries_and_distortions_belong_to_the_identity_of_an_image(strips):
     turned, original = (TurnedImage(strips, symmetry) for symmetry in (SYMMETRIES[3], Symmetry()))
     distorted = [DistortedImage(turned, DISTORTION._replace(hue=hue)) for hue in (3, 4)]
     images = [turned, original, *distorted]
-    assert len({image.content() for image in images}) == 4
     assert len({str(image.identity()) for image in images}) == 4
 
 

@@ -23,7 +23,7 @@ from rasterio.transform import from_origin
 
 from xcit_mm.apps.infer import run as infer
 from xcit_mm.apps.infer import tiled
-from xcit_mm.base.errors import ArgumentError, UserError
+from xcit_mm.base.errors import UserError
 from xcit_mm.predict.large.large_predictions import LargeSegmentation
 from xcit_mm.predict.large.output_options import OutputOptions
 from xcit_mm.predict.large.predict_large import LargeOptions
@@ -102,13 +102,6 @@ def test_options_of_the_outputs(weights, scene, segmentor, tmp_path):
         assert file.tags(ns='IMAGE_STRUCTURE')['LAYOUT'] == 'COG'
     about, _, outlines, _ = pyogrio.raw.read(tmp_path / described['polygons'])
     assert about['crs'] == 'EPSG:32633' and len(outlines) > 0
-
-
-def test_outputs_that_the_model_or_the_run_does_not_have(weights, scene, tmp_path):
-    command = DETECTOR, weights[DETECTOR], [str(scene)], tmp_path / 'out'
-    with pytest.raises(ArgumentError, match=r'^--polygons is for segmentors: leave it out$'):
-        infer.infer(*command, stream=True, written=OutputOptions(polygons=True))
-    assert not (tmp_path / 'out').exists()
 
 
 def test_an_image_that_loses_its_place_is_named(weights, scene, image, tmp_path, capfd):

@@ -169,7 +169,7 @@ def test_a_header_that_claims_a_huge_image_is_not_decoded(labels, tmp_path):
     content[16:24] = (2**20).to_bytes(4, 'big') * 2  # width and height
     content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, 'big')
     (tmp_path / 'a.png').write_bytes(content)
-    with pytest.raises(BadImageError, match=r'size of its labels: .* has 1048576x1048576$'):
+    with pytest.raises(UserError, match=r'a\.png cannot be opened .*libpng'):
         open_labels(str(tmp_path / 'a.png'), IMAGE)
 
 
@@ -178,12 +178,12 @@ def colored(labels: np.ndarray) -> np.ndarray:
 
 
 REFUSED = {
-    'missing.png': (lambda path, labels: None, BadImageError, 'label file is missing'),
-    'missing.tif': (lambda path, labels: None, UserError, r'missing\.tif does not exist'),
+    'missing.png': (lambda path, labels: None, UserError, r'missing\.png does not exist'),
+    'missing.bmp': (lambda path, labels: None, BadImageError, 'label file is missing'),
     'text.png': (
         lambda path, labels: path.write_text('no'),
-        BadImageError,
-        r'label file cannot be read: .*text\.png$',
+        UserError,
+        r'text\.png cannot be opened',
     ),
     'colors.png': (
         lambda path, labels: Image.fromarray(colored(labels)).save(path),
@@ -211,25 +211,17 @@ def test_files_that_hold_no_labels_are_refused(name, labels, tmp_path):
         open_labels(str(tmp_path / name), IMAGE)
 
 
-@pytest.mark.parametrize(
-    ('name', 'error', 'sentence'),
-    [
-        ('strips.tif', UserError, r'rows 0 to 45 and columns 0 to 64 cannot be read .*: copy or'),
-        (
-            'plain.png',
-            BadImageError,
-            r'label file cannot be read: .*plain\.png: rows .*libpng: Read E',
-        ),
-    ],
-)
-def test_a_truncated_file_is_refused(name, error, sentence, labels, tmp_path):
+@pytest.mark.parametrize('name', ['strips.tif', 'plain.png'])
+def test_a_truncated_file_is_refused(name, labels, tmp_path):
     WRITERS[name](tmp_path / name, labels)
     os.truncate(tmp_path / name, (tmp_path / name).stat().st_size - 300)
-    with pytest.raises(error, match=sentence):
+    with pytest.raises(
+        UserError, match=r'rows 0 to 45 and columns 0 to 64 cannot be read .*: copy or'
+    ):
         open_labels(str(tmp_path / name), IMAGE)
 
 
-def png(labels: np.ndarray, bits: int, kind: int, interlaced: bool, texts: bytes = b'') -> bytes:
+def png(labels: np.ndarray, bits: int, kind: int, interlaced: bool) -> bytes:
     """Return a PNG file of gray values (kind 0) or with a palette (3)."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
@@ -249,7 +241,7 @@ def png(labels: np.ndarray, bits: int, kind: int, interlaced: bool, texts: bytes
     rows = b''.join(packed(row) for y, x, dy, dx in grids for row in labels[y::dy, x::dx])
     header = struct.pack('>IIBBBBB', *labels.shape[::-1], bits, kind, 0, 0, interlaced)
     palette = chunk(b'PLTE', bytes(3 * 2**bits)) if kind else b''
-    content = chunk(b'IHDR', header) + palette + (chunk(b'tEXt', texts) if texts else b'')
+    content = chunk(b'IHDR', header) + palette
     pixels = chunk(b'IDAT', zlib.compress(rows))
     return b'\x89PNG\r\n\x1a\n' + content + pixels + chunk(b'IEND', b'')
 
@@ -329,16 +321,10 @@ def test_whole_labels_equal_those_of_mmseg(rule, labels, tmp_path):
         LoadLabels(reduce_zero_label=True)(dict(seg_map_path=path, reduce_zero_label=False))
 
 
-def test_a_png_file_with_much_metadata_is_refused(labels, tmp_path):
-    (tmp_path / 'a.png').write_bytes(png(labels, 8, 0, False, texts=b'a\0'.ljust(2**19, b'b')))
-    with pytest.raises(UserError, match='bytes of metadata, too many to read'):
-        open_labels(str(tmp_path / 'a.png'), IMAGE)
-
-
 def test_labels_that_change_in_a_step_are_refused(labels, tmp_path):
     np.save(tmp_path / 'a.npy', labels)
     windows = open_labels(str(tmp_path / 'a.npy'), IMAGE).turned(QUARTER_TURN)
     windows.require_unchanged()
     os.utime(tmp_path / 'a.npy', (1, 1))
-    with pytest.raises(UserError, match=r'a\.npy has changed while a training step read it: resum'):
+    with pytest.raises(UserError, match=r'a\.npy has changed while it was read'):
         windows.require_unchanged()

@@ -178,14 +178,6 @@ REFUSED = {
         r"feature 2 has the class 'roads', but the config has field, road, water: correct it, or "
         r'set metainfo=dict\(classes=\.\.\.\); did you mean road\?',
     ),
-    'point': (
-        [(shapely.Point(3, 3), {'class': 'field'})],
-        'feature 1 is a Point, not a Polygon or MultiPolygon: correct or remove it',
-    ),
-    'empty': (
-        [(shapely.MultiPolygon(), {'class': 'field'})],
-        'feature 1 is an empty MultiPolygon, not a Polygon or MultiPolygon: correct or remove it',
-    ),
     'bow tie': (
         [(BOW_TIE, {'class': 'field'})],
         r'feature 1 is not a valid polygon \(Self-intersection\[5 5\]\), and its repair changes '
@@ -197,12 +189,6 @@ REFUSED = {
         'system, may belong to another reference system or to another image',
     ),
 }
-
-
-def test_a_polygon_that_crosses_itself_very_often_is_not_repaired():
-    corners = np.random.default_rng(0).random((300, 2))
-    with pytest.raises(UserError, match='a crosses itself more than 1000 times: correct or remove'):
-        repaired(shapely.Polygon(corners), 'a')
 
 
 @pytest.mark.parametrize('case', REFUSED)

@@ -22,7 +22,7 @@ from rasterio.crs import CRS
 from rasterio.transform import from_origin
 from rio_cogeo.cogeo import cog_validate
 
-from xcit_mm.base.errors import ArgumentError, UserError
+from xcit_mm.base.errors import UserError
 from xcit_mm.base.files import is_disk_full
 from xcit_mm.base.geometry import Window
 from xcit_mm.large.maps.no_label import no_label
@@ -441,39 +441,3 @@ def test_a_file_on_a_full_disk_is_not_left_behind(kind, tmp_path):
     complete = ['a.tif', 'a.tif.aux.xml'] if kind == 'zarr' else []  # the labels
     assert sorted(left) == complete
     assert not any('unfinished' in path.name for path in (tmp_path / 'out').rglob('*'))
-
-
-@pytest.mark.parametrize(
-    ('values', 'message'),
-    [
-        (dict(vectors='shp'), "vectors 'shp': choose geojson or gpkg"),
-        (
-            dict(smallest_area=3.0),
-            '--smallest-area is for polygons: add --polygons, or leave it out',
-        ),
-        (dict(simplify=1.0), '--simplify is for polygons: add --polygons, or leave it out'),
-        (dict(polygons=True, simplify=0.0), '--simplify 0.0: not a positive number'),
-        (
-            dict(polygons=True, smallest_area=float('nan')),
-            '--smallest-area nan: not a positive number',
-        ),
-    ],
-)
-def test_options_that_are_refused(values, message):
-    with pytest.raises(ArgumentError) as raised:
-        OutputOptions(**values)
-    assert str(raised.value) == message
-
-
-@pytest.mark.parametrize(
-    ('values', 'task', 'message'),
-    [
-        (dict(polygons=True), 'detection', '--polygons is for segmentors: leave it out'),
-        (dict(polygons=True), 'heights', '--polygons is for segmentors: leave it out'),
-    ],
-)
-def test_options_without_effect_are_refused(values, task, message):
-    with pytest.raises(ArgumentError) as raised:
-        OutputOptions(**values).require_effect(task)
-    assert str(raised.value) == message
-    OutputOptions().require_effect(task)

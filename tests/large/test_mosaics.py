@@ -86,12 +86,11 @@ def test_the_state_of_a_mosaic_is_the_state_of_all_files(tmp_path):
     paths = scene(tmp_path)
     source, others = open_image(paths, str), open_image(paths[::-1], str)
     assert open_image(paths, str).identity() == source.identity() != others.identity()
-    assert open_image(paths, str).content() == source.content() != others.content()
     source.require_unchanged()
     write(paths[2], PLACES['c.tif'])
     with pytest.raises(UserError, match=r'a.tif and 2 other tiles has changed while'):
         source.require_unchanged()
-    assert open_image(paths, str).content() != source.identity()
+    assert open_image(paths, str).identity() != source.identity()
 
 
 def test_levels_of_a_mosaic(tmp_path):
@@ -185,9 +184,9 @@ def test_transparency_of_tiles_is_a_band_if_all_bands_are_read(is_virtual, tmp_p
 def test_bands_that_are_not_used_are_not_read(is_virtual, tmp_path, monkeypatch):
     read = []
 
-    def spy(raster: Raster, method: str, window: Window, bands: range) -> np.ndarray:
+    def spy(raster: Raster, window: Window, bands: range) -> np.ndarray:
         read.append(list(bands))
-        return original(raster, method, window, bands)
+        return original(raster, window, bands)
 
     original = Raster._of_file
     monkeypatch.setattr(Raster, '_of_file', spy)
@@ -201,34 +200,26 @@ def test_bands_that_are_not_used_are_not_read(is_virtual, tmp_path, monkeypatch)
 
 
 DIFFERENT = {
-    'system': (dict(crs='EPSG:32633'), 'their reference systems are EPSG:32632 and EPSG:32633; al'),
-    'size': (dict(side=0.6), 'their pixel sizes are 0.5x0.5 and 0.6x0.6; align one of them with'),
-    'grid': (dict(at=(60.3, 0)), 'their grids are 0 and 0.30 of a pixel apart; align one of'),
-    'type': (dict(dtype='uint16'), 'their values are uint8 up to 255 and uint16 up to 65535; conv'),
-    'bands': (dict(count=4, photometric='minisblack'), 'they have 3 and 4 bands; choose the same'),
+    'system': dict(crs='EPSG:32633'),
+    'size': dict(side=0.6),
+    'grid': dict(at=(60.3, 0)),
+    'type': dict(dtype='uint16'),
+    'bands': dict(count=4, photometric='minisblack'),
 }
 
 
 @pytest.mark.parametrize('name', DIFFERENT)
 def test_tiles_that_do_not_fit_together_are_named(name, tmp_path):
-    options, sentence = DIFFERENT[name]
-    paths = [write(tmp_path / 'a.tif'), write(tmp_path / 'b.tif', **dict(at=(60, 0)) | options)]
-    with pytest.raises(UserError) as error:
+    options = dict(at=(60, 0)) | DIFFERENT[name]
+    paths = [write(tmp_path / 'a.tif'), write(tmp_path / 'b.tif', **options)]
+    with pytest.raises(UserError, match=f'{paths[0]} and {paths[1]} do not fit together: '):
         open_image(paths, str, 3)
-    assert str(error.value).startswith(f'{paths[0]} and {paths[1]} do not fit together: {sentence}')
 
 
-def test_a_tile_without_a_place_or_of_another_kind_is_refused(tmp_path):
+def test_a_tile_without_a_place_is_named(tmp_path):
     paths = [write(tmp_path / 'a.tif'), write(tmp_path / 'b.tif', crs=None)]
     with pytest.raises(UserError, match=r'b.tif has no place on the map, but a tile of a mo'):
         open_image(paths, str)
-    (tmp_path / 'a.png').touch()
-    with pytest.raises(UserError, match=r'a.png cannot be a tile of a mosaic: convert it to'):
-        open_image([paths[0], tmp_path / 'a.png'], str)
-    with pytest.raises(UserError, match=r'^\[\]: a mosaic needs at least one file$'):
-        open_image([], str)
-    with pytest.raises(UserError, match=r'^http://a/b.tif: the tiles of a mosaic are local files'):
-        open_image([paths[0], 'http://a/b.tif'], str)
     with pytest.raises(UserError, match=r'none.tif does not exist'):
         open_image([paths[0], tmp_path / 'none.tif'], str)
 
@@ -239,7 +230,7 @@ FILE = '<SourceFilename relativeToVRT="1">a.tif</SourceFilename><SourceBand>1</S
 FILE = f'<SimpleSource>{FILE}{PART}{SHOWN}</SimpleSource>'
 BAND = f'<VRTRasterBand dataType="Byte" band="1">{FILE}</VRTRasterBand>'
 TEXT = f'<VRTDataset rasterXSize="60" rasterYSize="50">{BAND}</VRTDataset>'
-PLACE = '<GeoTransform>0,1,0,0,{},1</GeoTransform><VRTR'
+PLACE = '<GeoTransform>0,1,0,0,0,1</GeoTransform><VRTR'
 CODE = '<PixelFunctionCode>1</PixelFunctionCode><SimpleSource'
 HOSTILE = {
     'nested': (('a.tif<', 'b.vrt<'), "names 'b.vrt', which is no TIFF or JPEG 2000 file"),
@@ -250,30 +241,18 @@ HOSTILE = {
     'directory': (('a.tif<', 'GTIFF_DIR:1:a.tif<'), 'No such file'),
     'secret': (('a.tif<', '/etc/passwd<'), 'which is no TIFF'),
     'text': (('a.tif<', 'text.tif<'), 'cannot be opened'),
-    'pipe': (('a.tif<', 'pipe.tif<'), 'pipe.tif: Not a regular file'),
+    'pipe': (('a.tif<', 'pipe.tif<'), 'Not a regular file'),
     'derived': (('dataType', 'subClass="VRTDerivedRasterBand" dataType'), 'has a VRTDerivedR'),
     'function': (('<SimpleSource', CODE), 'it has a PixelFunctionCode'),
     'raw': (('dataType', 'subClass="VRTRawRasterBand" dataType'), 'it has a VRTRawRasterBand'),
-    'warped': (('rasterX', 'subClass="VRTWarpedDataset" rasterX'), 'it is a VRTWarpedDataset'),
+    'warped': (('rasterX', 'subClass="VRTWarpedDataset" rasterX'), 'it has a VRTWarpedDataset'),
     'options': (('<SourceBand', '<OpenOptions/><SourceBand'), 'it has a OpenOptions'),
     'scaled': ((PART, PART.replace('60', '30')), 'it scales'),
     'kernel': ((FILE, FILE.replace('Simple', 'KernelFiltered')), 'it has a KernelFilteredSource'),
-    'beyond': (
-        (PART, PART.replace('xOff="0"', 'xOff="9"')),
-        'names pixels beyond the 60x50 pixels',
-    ),
-    'band': (('<SourceBand>1', '<SourceBand>9'), 'names band 9 of'),
-    'type': (('"Byte"', '"CFloat32"'), 'its bands have the types CFloat32'),
-    'huge': (('rasterXSize="60"', 'rasterXSize="99999999999"'), 'it has 99999999999x50 pixels'),
-    'number': (('<D', '<E/><D'), 'it has a E'),
-    'system': (('<VRTR', f'<SRS>http://127.0.0.1:9/a</SRS>{PLACE.format(0)}'), 'is neither a code'),
-    'place': (('<VRTR', PLACE.format('nan')), 'does not have six numbers'),
+    'beyond': ((PART, PART.replace('xOff="0"', 'xOff="9"')), 'hostile.vrt: rows 0 to 50'),
+    'system': (('<VRTR', f'<SRS>http://127.0.0.1:9/a</SRS>{PLACE}'), 'is neither a code'),
     'entity': (('<VRTD', '<!DOCTYPE a [<!ENTITY a "a">]><VRTD'), 'XML entities'),
-    'empty': ((BAND, ''), 'it has 0 bands'),
     'no_file': ((FILE, ''), 'it names no file'),
-    'other': (('<VRTDataset raster', '<VRTDataset x'), 'it is no VRTDataset with a size'),
-    'word': (('"60"', '"many"'), "'many' is not a whole number"),
-    'cut': (('</VRTDataset>', ''), 'no element found'),
 }
 
 
@@ -290,4 +269,4 @@ def test_a_virtual_raster_that_names_something_else_is_refused(name, tmp_path):
     with pytest.raises(UserError) as error:
         source = open_image(path, str)
         source.read(whole(source.shape[:2]))
-    assert HOSTILE[name][1] in str(error.value) and str(path) in str(error.value)
+    assert HOSTILE[name][1] in str(error.value) and str(tmp_path) in str(error.value)

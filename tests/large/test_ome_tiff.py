@@ -37,7 +37,7 @@ def write(path: Path, values: np.ndarray = CHANNELS, axes: str = 'CYX', levels: 
 
 def same(source: ImageSource, expected: np.ndarray) -> bool:
     again = pickle.loads(pickle.dumps(source))
-    assert again.identity() == source.identity() and again.content() == source.content()
+    assert again.identity() == source.identity()
     pixels = again.read(WINDOW)
     assert np.array_equal(pixels, source.read(WINDOW))
     return np.array_equal(pixels, expected[tuple(WINDOW)])
@@ -137,7 +137,7 @@ def test_channels_in_several_files(tmp_path):
     source = open_image(paths[0], str)
     assert same(source, PIXELS[..., :2])
     os.utime(paths[1], ns=(1, 1))
-    with pytest.raises(UserError, match=r'a.ome.tif has changed while it was predicted'):
+    with pytest.raises(UserError, match=r'a.ome.tif has changed while it was read'):
         source.require_unchanged()
     paths[1].unlink()
     with pytest.raises(UserError, match=r'a.ome.tif: a channel is missing, because a file is cut'):
@@ -172,11 +172,7 @@ def link(path: Path) -> None:
 REFUSED = {
     'sections': (
         lambda p: write(p, CHANNELS, 'ZYX'),
-        'has 5 images along the axis Z, but one image is needed: copy one of them to a file of',
-    ),
-    'plain': (
-        lambda p: tifffile.imwrite(p, PIXELS[..., :3], metadata=None, ome=False),
-        'has no metadata of OME (',
+        "has images along the axes {'Z': 5}, but one image is needed: copy one",
     ),
     'folder': (
         changed('"b.ome.tif"', '"../b.tiff"'),
@@ -194,7 +190,7 @@ REFUSED = {
         "names the file '', but its files have to be in its folder",
     ),
     'link': (link, "folder/b.tif', but its files have to be in its folder"),
-    'planes': (changed('"75" SizeC="2"', '"7" SizeC="99"'), 'claims 99 planes, but 1 to 9 can be'),
+    'planes': (changed('"75" SizeC="2"', '"7" SizeC="99"'), 'claims more than 9 planes'),
     'pipe': (pipe, 'Not a regular file: '),
     'entity': (
         changed(

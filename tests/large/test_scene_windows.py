@@ -499,45 +499,15 @@ REFUSED = {
         {},
         r'labels/b\.tif with the labels of .*images/b\.tif is missing: write it, or set labels in',
     ),
-    'no image': (lambda root: None, dict(img_suffix='.vrt'), r'images has no images \*\.vrt: set'),
-    'broken image': (
-        lambda root: (root / 'images/a.tif').write_bytes(b'II*'),
-        {},
-        r'images/a\.tif cannot be opened \(RasterioIOError',
-    ),
     'rare class': (
         relabeled(0),
         dict(balanced=True),
         'balanced=True, but no scene in .*images has the class water: write balanced=False, or',
     ),
-    'itself': (
-        lambda root: None,
-        dict(data_prefix=dict(img='images')),
-        r'images/a\.tif would be both an image and its labels: set labels in data_prefix, or',
-    ),
     'objects': (
         lambda root: None,
         dict(with_objects=True),
-        r"label_suffix='\.tif' names images of labels, but a detector needs polygons: use ",
-    ),
-    'first': (
-        lambda root: None,
-        dict(pipeline=[]),
-        'the first transform of its pipeline is NoneType: use ReadWindow',
-    ),
-    'background': (
-        lambda root: None,
-        dict(background='sky'),
-        "background='sky' is not one of the classes field, road, water",
-    ),
-    'classes': (lambda root: None, dict(metainfo=None), 'SceneWindows needs metainfo=dict'),
-    'window': (lambda root: None, dict(window=0), r'window=0 is not a size in pixels'),
-    'length': (lambda root: None, dict(length=0), r'length=0 is not a positive integer'),
-    'share': (lambda root: None, dict(min_valid=2), r'min_valid=2 is not a number from 0 to 1'),
-    'fill': (
-        lambda root: None,
-        dict(pipeline=[dict(type='ReadWindow', fill=[1, 2])]),
-        r'fill=\[1, 2\] is not a list of 3 numbers',
+        r'labels/a\.tif is an image of labels, but a detector needs polygons: set label_suffix',
     ),
 }
 

@@ -13,9 +13,9 @@ from helpers.segmentors import build
 from helpers.small_xcit import small_xcit
 from torch import nn
 
+from xcit_mm import stream
 from xcit_mm.base.errors import ArgumentError, UserError
 from xcit_mm.base.progress import Progress
-from xcit_mm.large import stream
 from xcit_mm.large.maps import detect as detection
 from xcit_mm.large.maps import segment as segmentation
 from xcit_mm.large.tokens.passes import Passes

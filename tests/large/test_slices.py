@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from xcit_mm import UserError
-from xcit_mm.base.errors import ArgumentError
 from xcit_mm.base.geometry import whole
 from xcit_mm.base.progress import Progress, silent
 from xcit_mm.large.files.arrays import Array
 from xcit_mm.large.files.image_source import WindowError
 from xcit_mm.large.tokens.normalized import NormalizedImage
 from xcit_mm.large.tokens.workspace import Workspace
-from xcit_mm.predict.large.predict_large import LargeOptions, predict_large
-from xcit_mm.predict.large.slices import label_slices, slices_of
+from xcit_mm.predict.large.large_options import LargeOptions
+from xcit_mm.predict.large.predict_large import predict_large
+from xcit_mm.predict.large.slices import Slices, slices_of
 from xcit_mm.predict.results import Segmentation
 
 SLICES = dict(sliced=64, overlap=16, batch_size=1)  # three rows of three slices
@@ -74,15 +74,15 @@ class Batched:
 def test_batches_are_the_same_after_an_interruption(done, image, full_size_segmentor):
     preprocessor = full_size_segmentor.module.data_preprocessor
     pixels = NormalizedImage(Array(image, 'the array'), preprocessor, (), None)
-    slices = slices_of(image.shape[:2], 40, 8)
+    windows = slices_of(image.shape[:2], 40, 8)
 
     def label(workspace):
-        arguments = 'labels', torch.uint8, 4, workspace, silent
-        return label_slices(Batched(), pixels, slices, *arguments).array()
+        slices = Slices(Batched(), pixels, windows, 4, workspace, silent)
+        return slices.label('labels', torch.uint8).array()
 
     expected = label(Workspace())
     workspace = Workspace()
-    first_rows = [s for s in slices if s[0].rows.start < slices[-1][0].rows.start * done // 3]
+    first_rows = [s for s in windows if s[0].rows.start < windows[-1][0].rows.start * done // 3]
     store = workspace.open('labels', slice(0, image.shape[0]), (image.shape[1], 1), torch.uint8)
     store.write(whole(image.shape[:2]), torch.from_numpy(expected.copy()))
     finished = len({window.rows.start for window, _ in first_rows})
@@ -121,11 +121,6 @@ def test_an_error_of_reading_ahead_is_raised(full_size_segmentor, image, options
     monkeypatch.setattr(Array, '_read', fail)
     with pytest.raises(WindowError, match=r'read \(OSError: the disk is gone\): copy or repair'):
         full_size_segmentor.predict_large(image, **options)
-
-
-def test_a_batch_has_a_slice(full_size_segmentor, image):
-    with pytest.raises(ArgumentError, match=r'^batch_size=0 must be 1 or more$'):
-        full_size_segmentor.predict_large(image, sliced=64, batch_size=0)
 
 
 def test_slices_are_counted_before_they_are_listed():

@@ -143,9 +143,8 @@ NO_STATES = '', '{"identity": {', '[]', 'null', '{"identity": {}}'
 DAMAGE = [
     ('layers', 'state.json', UNREADABLE, [text(content) for content in NO_STATES]),
     ('layers', 'state.json', DIFFERENT, [text('{"identity": {}, "finished": {}}')]),
-    ('layers', 'state.json', 'state.json is a link', [link]),
+    ('layers', 'layer_7.bin', 'layer_7.bin is a link: remove it', [link]),
     ('layers', 'layer_7.bin', GONE, [Path.unlink, resized(0.5), resized(2)]),
-    ('layers', 'layer_7.bin', 'layer_7.bin is a link', [link]),
     ('labels', 'scores.bin', GONE, [Path.unlink]),
     ('slices', 'objects_1.npz', 'objects_1.npz cannot be read', [Path.unlink, resized(0.5)]),
 ]
@@ -280,7 +279,7 @@ def test_an_image_that_changes_during_a_run_or_after_a_kill_is_refused(segmentor
     copy = Path(shutil.copy(scene, tmp_path))
     options = LargeOptions(memory=0, store=tmp_path / 'store')
     progress = Counting(3, lambda: os.utime(copy, (1, 1)))
-    with pytest.raises(UserError, match='has changed while it was predicted: predict it'):
+    with pytest.raises(UserError, match='has changed while it was read: run the'):
         predict_large(segmentor, copy, options, progress)
     assert not (tmp_path / 'store').exists()  # it would belong to no image
     predict_and_die(segmentor, copy, options, 2)
@@ -308,7 +307,7 @@ def test_an_error_after_the_prediction_keeps_the_store_unless_the_image_has_chan
     with pytest.raises(type(error), match=str(error)) as caught:
         predict_large(segmentor, copy, options)
     monkeypatch.setattr(overview, change)
-    with pytest.raises(UserError, match='has changed while it was predicted: predict it'):
+    with pytest.raises(UserError, match='has changed while it was read: run the'):
         predict_large(segmentor, copy, options, counting)
     assert counting.count == 0  # everything was finished
     assert not (tmp_path / 'store').exists()

@@ -8,9 +8,8 @@ import torch
 from helpers import network_error, randomize, relative_error, rounding_error
 from helpers.small_xcit import SMALL, small_xcit
 
-from xcit_mm import XCiT
+from xcit_mm import XCiT, stream
 from xcit_mm.base.errors import ArgumentError, UserError
-from xcit_mm.large import stream
 from xcit_mm.large.tokens import passes, workspace
 from xcit_mm.large.tokens.shards import Shards
 from xcit_mm.large.tokens.workspace import Workspace

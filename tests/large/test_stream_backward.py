@@ -10,10 +10,9 @@ from helpers.processes import in_processes
 from helpers.small_xcit import small_xcit
 from torch import Tensor, nn
 
-from xcit_mm import XCiT
+from xcit_mm import XCiT, stream_backward
 from xcit_mm.base.device import multiplies_bfloat16
 from xcit_mm.base.errors import ArgumentError, UserError
-from xcit_mm.large import stream_backward
 from xcit_mm.large.tokens import backward, passes
 
 

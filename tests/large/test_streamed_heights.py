@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from xcit_mm import load_model
 from xcit_mm.apps.demo.page import _draw
 from xcit_mm.apps.infer.run import infer
-from xcit_mm.base.errors import ArgumentError
 from xcit_mm.large.maps import segment
 from xcit_mm.large.tokens.passes import Passes
 from xcit_mm.predict.large.predict_large import LargeOptions
@@ -161,11 +160,6 @@ def test_nan_is_written_as_no_data(tmp_path):
     with rasterio.open(tmp_path / 'a.tif') as file:
         np.testing.assert_array_equal(file.read(1), values)
         assert file.read(1, masked=True).mask[600:].all()
-
-
-def test_heights_have_no_scores(model, image):
-    with pytest.raises(ArgumentError, match='heights have no probabilities of labels: leave out'):
-        model.predict_large(image, with_scores=True)
 
 
 def test_a_video_has_the_heights_of_each_frame(weights, image, tmp_path):

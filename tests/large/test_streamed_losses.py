@@ -272,9 +272,6 @@ def test_an_image_without_labels():
         (dict(loss_decode=dict(type='FocalLoss')), 'FocalLoss .decode. cannot be computed tile by'),
         (dict(loss_decode=dict(type='LovaszLoss', per_image=True)), 'LovaszLoss .decode.'),
         (dict(sampler=dict(type='OHEMPixelSampler')), 'OHEMPixelSampler .decode. compares all'),
-        (dict(loss_decode=CROSS_ENTROPY | dict(use_mask=True)), 'set use_mask=False'),
-        (dict(loss_decode=SIGMOID | dict(class_weight=WEIGHTS)), 'remove class_weight'),
-        (dict(out_channels=1, threshold=0.5), 'set use_sigmoid=True'),
     ],
 )
 def test_other_losses_are_refused(parts, message):

@@ -114,21 +114,6 @@ def test_a_scene_without_data_is_a_bad_sample(root):
     assert bad.value.file == str(root / 'a.tif')
 
 
-def test_labels_among_the_scenes_are_refused(root):
-    (root / 'train_labels').mkdir()
-    (root / 'a.tif').rename(root / 'train_labels/a.tif')
-    with pytest.raises(UserError) as refused:
-        build(root)
-    assert str(refused.value) == (
-        f'{root}/train_labels has the name of a folder of labels, but a training without '
-        'labels would take them for images: write the folder of the images, such as '
-        f'{root}/inside, in data_prefix.img of the dataset, or rename a folder of images'
-    )
-    (root / 'train_labels/a.tif').rename(root / 'inside/b_labels.tif')
-    with pytest.raises(UserError, match=r'b_labels\.tif has the name of a file with labels'):
-        build(root)
-
-
 def test_scenes_that_cannot_be_used_are_refused(root):
     with pytest.raises(UserError) as refused:
         build(root, img_suffix='.vrt')
@@ -136,10 +121,6 @@ def test_scenes_that_cannot_be_used_are_refused(root):
         f'{root} has no images *.vrt: set their folder in data_prefix and their suffix in '
         'img_suffix'
     )
-    with pytest.raises(UserError, match='UnlabeledWindows: window=0 is not a size in pixels'):
-        build(root, window=0)
-    with pytest.raises(UserError, match='its pipeline is PackImage: use ReadWindow'):
-        build(root, pipeline=WHOLE[1:])
     (root / 'a.tif').write_bytes(b'II*')
     with pytest.raises(UserError, match=r'a\.tif cannot be opened \(RasterioIOError'):
         build(root)

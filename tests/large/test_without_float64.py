@@ -8,8 +8,8 @@ from helpers.small_xcit import small_xcit
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from xcit_mm import stream, stream_backward
 from xcit_mm.base.device import choose_device, widest_dtype
-from xcit_mm.large import stream, stream_backward
 from xcit_mm.large.tokens import backward, passes
 from xcit_mm.network.ops import moments
 

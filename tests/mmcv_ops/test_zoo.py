@@ -4,19 +4,24 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from helpers.zoo.configs import ZooConfig, families, read
+from helpers.zoo.operators import operators
+from helpers.zoo.trial import Outcome, try_model
 
 from xcit_mm import mmcv_ops
 from xcit_mm.base.environment import require_framework
-from xcit_mm.base.errors import UserError
-from xcit_mm.zoo import survey
-from xcit_mm.zoo.configs import ZooConfig, read
-from xcit_mm.zoo.operators import operators
-from xcit_mm.zoo.trial import Outcome, try_model
 
 CENTERNET = 'mmdet/centernet/centernet_r18-dcnv2_8xb16-crop512-140e_coco.py'
 DEFORMABLE = {'modulated_deform_conv_forward', 'modulated_deform_conv_backward'}
 # Families that call operators which the others do not.
-DEMANDING = ['dcn', 'guided_anchoring', 'pisa', 'carafe', 'strong_baselines']
+DEMANDING = (
+    *(
+        f'mmdet/{name}'
+        for name in ('dcn', 'guided_anchoring', 'pisa', 'carafe', 'strong_baselines')
+    ),
+    'mmseg/psanet',
+)
+QUICK = 'mmseg/erfnet'
 
 
 def called(extension: object, monkeypatch: pytest.MonkeyPatch) -> set[str]:
@@ -32,16 +37,28 @@ def called(extension: object, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return names
 
 
+def operators_of(family: str) -> dict[ZooConfig, set[str]]:
+    """Return the operators of each config of a family that can be built with these packages."""
+    require_framework(family.partition('/')[0])
+    listed = {}
+    for config in read(family):
+        try:
+            listed[config] = operators(config)
+        except Exception as error:  # most often, a package is missing
+            print(f'{config.name}: {error}')
+    return listed
+
+
 @pytest.fixture(scope='module')
 def centernet() -> ZooConfig:
     require_framework('mmdet')
-    return next(config for config in read(['mmdet/centernet'])[0] if config.name == CENTERNET)
+    return next(config for config in read('mmdet/centernet') if config.name == CENTERNET)
 
 
 def test_a_model_calls_the_operators_that_are_listed(centernet, monkeypatch):
     listed = operators(centernet)
     names = called(sys.modules[mmcv_ops.EXTENSION], monkeypatch)
-    assert try_model(centernet) == Outcome(centernet)
+    assert try_model(centernet) == Outcome()
     assert DEFORMABLE <= names <= listed
     assert 'roi_align_forward' not in listed
 
@@ -54,25 +71,22 @@ def test_a_model_without_its_operator_fails_for_that(centernet, monkeypatch):
     assert 'training: MissingOperatorError: mmcv.ops: modulated_deform_conv_b' in outcome.failure
 
 
-def test_a_family_of_segmentors_trains_and_predicts():
-    lines = []
-    report, lacks_operator = survey(['mmseg/erfnet'], lines.append)
-    assert not lacks_operator
-    assert 'missing operators: none' in report
-    assert '1 of 1 families train and predict' in report
-    assert lines[-1].endswith(': passes')
+def mark(family: str) -> pytest.MarkDecorator | tuple:
+    if family == QUICK:
+        return ()
+    return pytest.mark.slow if family in DEMANDING else pytest.mark.zoo
 
 
-def test_an_unknown_family_is_refused_with_the_closest():
-    with pytest.raises(UserError, match='did you mean mmseg/erfnet'):
-        read(['mmseg/erfnets'])
-
-
-@pytest.mark.slow
-def test_families_that_call_many_operators_train_and_predict(run_tool, tmp_path):
-    families = [*(f'mmdet/{name}' for name in DEMANDING), 'mmseg/psanet']
-    done = run_tool('zoo.py', *families, '--out', tmp_path / 'zoo.md')
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = (tmp_path / 'zoo.md').read_text()
-    assert '6 of 6 families train and predict' in report
-    assert '| psamask_forward | 0 | 16 |' in report
+@pytest.mark.parametrize('family', [pytest.param(name, marks=mark(name)) for name in families()])
+def test_a_family_has_its_operators_and_trains_and_predicts(family):
+    listed = operators_of(family)
+    missing = set().union(*listed.values()) - {function.__name__ for function in mmcv_ops.OPERATORS}
+    assert missing == set()
+    if not listed:
+        pytest.skip('no config can be built with the installed packages')
+    # The smallest of the configs with the most operators.
+    outcome = try_model(max(listed, key=lambda config: (len(listed[config]), -config.size)))
+    assert not outcome.lacks_operator, outcome.failure
+    if outcome.failure and family not in (*DEMANDING, QUICK):
+        pytest.xfail(outcome.failure)  # in mmdet or mmseg, or for want of a package
+    assert not outcome.failure

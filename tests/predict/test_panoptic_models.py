@@ -8,8 +8,8 @@ import torch
 from helpers.random_weights import save_random_weights
 from PIL import Image
 
+from xcit_mm import load_model
 from xcit_mm.apps.infer.run import infer
-from xcit_mm.predict import load_model
 
 PANOPTIC = 'configs/mask2former_panoptic_xcit_n12_16_shapes.py'
 CLASSES = ('circle', 'square', 'triangle', 'background')

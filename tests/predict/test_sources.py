@@ -151,7 +151,6 @@ def write_redder(path: Path, number: int, size: tuple[int, int] = (64, 48)) -> P
     return path
 
 
-@pytest.mark.usefixtures('virus_scanner')
 @pytest.mark.parametrize(('size', 'shape'), [((64, 48), (48, 64, 3)), ((65, 47), (46, 64, 3))])
 def test_a_written_video_is_read(tmp_path, size, shape):  # without the last pixel of an odd side
     length, rate, frames = read_video(str(write_redder(tmp_path / 'a.mp4', 7, size)))

@@ -45,18 +45,18 @@ def test_help_and_a_wrong_argument_need_no_import_of_what_takes_seconds(argument
 
 
 def test_arguments_have_the_choices_and_defaults_of_the_package():
+    from benchmarks.measure import TASKS
+    from benchmarks.models import NAMES
     from xcit_mm.apps.annotation_tools.objects import SHAPE_KINDS
     from xcit_mm.apps.attention.draw import PANEL_SIDE
     from xcit_mm.base.device import DTYPES
-    from xcit_mm.benchmark.measure import TASKS
-    from xcit_mm.benchmark.models import NAMES
     from xcit_mm.data.datasets.fetch import DATASETS, SPLITS
     from xcit_mm.network.archs import ARCHS, PATCH_SIZES
     from xcit_mm.predict.results import SCORE_THR
 
     values = {
         'cli': dict(DTYPES=(*DTYPES, 'auto')),
-        'benchmark': dict(TASKS=(*TASKS, 'step', 'loader'), NAMES=NAMES),
+        '../benchmarks/run': dict(TASKS=(*TASKS, 'step', 'loader'), NAMES=NAMES),
         'convert_predictions': dict(SHAPE_KINDS=SHAPE_KINDS),
         'get_flops': dict(ARCHS=tuple(ARCHS), PATCH_SIZES=PATCH_SIZES),
         'infer': dict(SCORE_THR=SCORE_THR),
@@ -99,7 +99,7 @@ def test_the_tools_run_as_they_are_typed(tmp_path):
     path = f'{Path(sys.executable).parent}:{os.environ["PATH"]}'
     for tool in (*TOOLS, *ROOT.glob('tools/*.sh')):
         assert os.access(tool, os.X_OK), tool
-    command = [ROOT / 'tools/zoo.py', '--help']
+    command = [ROOT / 'tools/convert_checkpoint.py', '--help']
     subprocess.run(command, cwd=tmp_path, env=os.environ | {'PATH': path}, check=True)
 
 

@@ -98,10 +98,10 @@ SHORT = {'README.md', *(f'docs/{name}.md' for name in ('install', 'public_names'
 # Parts of commands, and what they become.
 SMALLER = {
     'make_shapes.py data/shapes': 'make_shapes.py data/shapes --num-val 12',  # all that are named
-    '--mosaic 8': '--mosaic 5',
-    '--mosaic 16': '--mosaic 5',
-    'data/context --context': 'data/context --context --num-train 8 --num-val 2',
-    'data/heights --heights': 'data/heights --heights --num-val 4',
+    '--columns 8': '--columns 5',
+    '--columns 16': '--columns 5',
+    'context data/context': 'context data/context --num-train 8 --num-val 2',
+    'heights data/heights': 'heights data/heights --num-val 4',
     # Without an object above a score of 0.5, int8 has nothing to compare, and no file is written.
     '--precision int8 --calibrate data/shapes/coco/train2017': '',
 }

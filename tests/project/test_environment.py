@@ -1,11 +1,9 @@
 """Packages that are missing or do not fit: the reason and what to install."""
 
-import logging
 import os
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -99,19 +97,3 @@ def test_both_families_in_one_environment_are_refused(monkeypatch):
     monkeypatch.setattr(environment, 'installed', lambda package: '1.0')
     with pytest.raises(DependencyError, match=r'pip uninstall -y onedl-mmengine.*mmdet'):
         environment.require_one_stack()
-
-
-def test_two_threads_that_hide_messages_leave_them_shown():
-    before, is_inside = sys.stdout, threading.Event()
-
-    def hide() -> None:
-        with environment.quiet():
-            is_inside.set()
-
-    thread = threading.Thread(target=hide)
-    with environment.quiet():
-        thread.start()
-        assert not is_inside.wait(0.2)  # it waits for this one
-    thread.join()
-    assert is_inside.is_set()
-    assert sys.stdout is before and not logging.root.manager.disable

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -95,6 +97,14 @@ def test_files_import_each_other_in_no_circle():
     # Importing a file of a folder runs the __init__.py of the folder, which is not counted.
     graph = {m: {n for n in IMPORTS[m] if (m, n) != IN_A_CIRCLE} for m in MODULES}
     assert [*TopologicalSorter(graph).static_order()]
+
+
+def test_a_training_enters_few_files():
+    """Scenes, drawings and GPU graphs are imported when a config or an option needs them."""
+    program = 'import sys, xcit_mm.train; print(*(m for m in sys.modules if m[:7] == "xcit_mm"))'
+    done = subprocess.run([sys.executable, '-c', program], cwd=ROOT, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) <= 150
 
 
 def test_file_names_occur_once():

@@ -5,7 +5,7 @@ import io
 
 import nbformat
 import pytest
-from helpers import PATIENCE, ROOT
+from helpers import ROOT, TIMEOUT
 from ipykernel.kernelspec import write_kernel_spec
 from nbclient import NotebookClient
 from PIL import Image
@@ -24,7 +24,7 @@ def test_the_notebook_draws_and_prints_data_maps_losses_times_and_predictions(
     write_kernel_spec(tmp_path / 'kernels' / 'tested')
     monkeypatch.setenv('JUPYTER_PATH', str(tmp_path))
     resources = {'metadata': {'path': str(NOTEBOOK.parent)}}
-    options = dict(kernel_name='tested', resources=resources, timeout=PATIENCE)
+    options = dict(kernel_name='tested', resources=resources, timeout=TIMEOUT)
     NotebookClient(notebook, **options).execute()
     outputs = {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == 'code'}
     for name in ('show', 'curve', 'prediction'):

@@ -56,8 +56,8 @@ with open(folder / 'a.txt', 'rb'):
     try:
         with write_whole(folder / 'a.txt'):
             pass
-    except UserError as error:
-        assert 'close the program that has it open' in str(error)
+    except PermissionError:
+        pass
     else:
         raise SystemExit('an open file was replaced')
 assert sorted(path.name for path in folder.iterdir()) == ['a.txt', 'b']
@@ -66,7 +66,7 @@ move_folder(folder / 'b', folder / 'd')  # an empty one
 assert (folder / 'd/c').is_file()
 allocate(folder / 'zeros', 3 * 2**20 + 1)
 assert (folder / 'zeros').read_bytes() == bytes(3 * 2**20 + 1)
-set_aside(folder, [folder / 'zeros', folder / 'd'], '')
+set_aside(folder, [folder / 'zeros', folder / 'd'])
 
 work_dir = Config(dict(work_dir=str(folder / 'run'), launcher='none'))
 for hold in (lambda: run_lock(work_dir), lambda: only_writer(folder)):
@@ -104,7 +104,7 @@ for sys.argv in json.loads(sys.argv[1]):
 
 def test_files_locks_and_processes_need_nothing_of_posix(tmp_path):
     printed = run('-c', PROGRAM, tmp_path, DETECTOR)
-    assert 'is in use by another training run (process' in printed
+    assert 'is in use by another training run' in printed
     assert 'another run writes its predictions' in printed
     assert 'Each data worker is a new process: this system has no fork server.' in printed
 

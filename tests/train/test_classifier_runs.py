@@ -160,30 +160,3 @@ def test_images_of_five_bands(tmp_path, monkeypatch, capfd):
     )
     assert code == 0
     assert any(name in printed for name in CLASSES)
-
-
-@pytest.mark.parametrize(
-    ('more', 'message'),
-    [
-        ({'model.backbone.num_classes': 4}, 'num_classes=4, but the train dataset has 10 classes'),
-        (
-            {'model.mixup': dict(mixup_alpha=0.8, _delete_=True), 'train_dataloader.batch_size': 3},
-            'train_dataloader.batch_size=3: model.mixup mixes the images of a batch in pairs',
-        ),
-        (
-            {'train_dataloader.batch_size': 64},
-            'train_dataloader.batch_size=64, but .* has 20 images',
-        ),
-    ],
-)
-def test_what_cannot_be_trained_is_refused(root, tmp_path, more, message):
-    with pytest.raises(UserError, match=message):
-        train(CONFIG, str(tmp_path), options=changes(root, **more))
-
-
-def test_a_single_class_is_refused(root, tmp_path):
-    shutil.copytree(root / 'train' / CLASSES[0], tmp_path / 'data/train' / CLASSES[0])
-    with pytest.raises(
-        UserError, match='has 1 folders of classes, but a classifier needs at least 2'
-    ):
-        train(CONFIG, str(tmp_path / 'run'), options=changes(tmp_path / 'data'))

@@ -11,9 +11,9 @@ from helpers.runs import UNDRAWN, steps, weights
 from helpers.small_xcit import SMALL, small_xcit
 
 from xcit_mm import UserError
+from xcit_mm.apps.convert.conversion import convert
 from xcit_mm.data.drawings.shapes import ShapesSpec, make_shapes
 from xcit_mm.network.models import ImageXCiT
-from xcit_mm.network.weights.conversion import convert
 from xcit_mm.network.weights.pretrained import load_pretrained
 from xcit_mm.train import train
 

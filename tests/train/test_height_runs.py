@@ -13,10 +13,10 @@ from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 from PIL import Image
 
+from benchmarks.terrain import HeightsSpec, make_heights
 from xcit_mm import UserError
 from xcit_mm.apps.export.graphs import build_graph
 from xcit_mm.apps.flops.models import count_config
-from xcit_mm.data.drawings.terrain import HeightsSpec, make_heights
 from xcit_mm.train import test as evaluate
 from xcit_mm.train import train
 from xcit_mm.train.hooks.label_check import LabelCheckHook

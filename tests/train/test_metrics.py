@@ -17,7 +17,6 @@ from pycocotools.cocoeval import COCOeval
 
 import xcit_mm  # noqa: F401  registers the metrics
 from xcit_mm.base import environment
-from xcit_mm.base.errors import ArgumentError
 from xcit_mm.large.files.arrays import Array
 from xcit_mm.large.labels.label_windows import LabelWindows
 from xcit_mm.train.report.tables import metrics_table, write_metrics
@@ -112,7 +111,7 @@ def test_ids_in_other_forms_give_the_same_figures(coco, tmp_path, forms):
 
 @pytest.mark.parametrize('name', ['faster-coco-eval', 'pycocotools'])
 def test_figures_of_all_and_of_each_class_are_those_of_pycocotools(
-    coco, tmp_path, monkeypatch, log, name
+    coco, tmp_path, monkeypatch, name
 ):
     """Also where the ids of the categories do not ascend, and for a class without objects."""
     from xcit_mm.train.metrics import coco_metric
@@ -129,8 +128,6 @@ def test_figures_of_all_and_of_each_class_are_those_of_pycocotools(
     names = ('circle', 'square', 'triangle', 'star')
     prefix = str(tmp_path / 'predictions')
     metrics = evaluate(changed, near_the_truth, names, outfile_prefix=prefix)
-    line = f'bbox, at most 100 detections of a class in an image, by {name}: mAP 0.'
-    assert sum(message.startswith(line) for message in log) == 1
     for kind in KINDS:
         predictions = json.loads((tmp_path / f'predictions.{kind}.json').read_text())
         expected = dict(zip(NAMES, figures(coco, predictions, kind, [1, 2, 3])[:6], strict=True))
@@ -195,7 +192,7 @@ def test_all_figures_count_the_same_number_of_detections(tmp_path, log, numbers)
     assert metrics['coco/bbox_mAP'] == pytest.approx(
         np.mean([metrics[f'coco/bbox_AP_{name}'] for name in ('pig', 'cow')]), abs=1e-3
     )
-    warned = [message for message in log if 'a.png with 180 of pig' in message]
+    warned = [message for message in log if 'a.png has 180 objects of the class pig' in message]
     assert len(warned) == (numbers is None)
     (boxes,) = metric.error_tables()
     assert boxes.confusion.sum(0)[0] == min(limit, 180)
@@ -299,29 +296,10 @@ def test_what_is_right_at_a_score_is_what_coco_matches(coco, tmp_path, score_thr
         assert names == [image['file_name'] for image in coco.imgs.values()]
 
 
-def test_errors_of_annotations_without_iscrowd_are_counted(coco, tmp_path):
-    pytest.importorskip('faster_coco_eval')
-    content = json.loads(coco.path.read_text())
-    for annotation in content['annotations']:
-        del annotation['iscrowd']
-    (tmp_path / 'other.json').write_text(json.dumps(content))
-    other = COCO(str(tmp_path / 'other.json'))
-    other.path = tmp_path / 'other.json'
-    expected = [tables.confusion.tolist() for tables in evaluated(coco, nothing)[0].error_tables()]
-    found = [tables.confusion.tolist() for tables in evaluated(other, nothing)[0].error_tables()]
-    assert found == expected
-
-
 def test_errors_are_counted_if_nothing_is_detected(coco):
     metric, _ = evaluated(coco, nothing)
     for tables in metric.error_tables():
         assert tables.confusion[:3, 3].sum() == tables.confusion.sum() == len(coco.anns)
-
-
-@pytest.mark.parametrize('score', [-0.1, 1.5, '0.3', None])
-def test_a_score_beyond_its_range_is_refused(coco, score):
-    with pytest.raises(ArgumentError, match=r'CocoAPMetric: score_thr=.* is not from 0 to 1'):
-        evaluate(coco, nothing, score_thr=score)
 
 
 @pytest.mark.parametrize(
@@ -390,15 +368,6 @@ def test_labels_and_predictions_of_no_class_have_a_row_and_a_column():
     assert tables.confusion.tolist() == [[1, 1, 0], [0, 0, 1], [0, 1, 0]]
     assert tables.names == ('background', 'circle', 'no class')
     assert metric.class_iou == dict(background=50, circle=0)
-
-
-def test_classes_of_one_name_have_a_row_each():
-    metric = iou_metric(('other', 'circle', 'other'))
-    maps = dict(gt_sem_seg=[[0, 1, 2, 2]], pred_sem_seg=[[0, 1, 2, 1]])
-    metric.process({}, [{k: dict(data=torch.tensor([values])) for k, values in maps.items()}])
-    metric.evaluate(1)
-    (tables,) = metric.error_tables()
-    assert [row['IoU percent'] for row in tables.rows_of_classes()] == [100, 50, 50]
 
 
 def test_areas_of_large_datasets_are_exact():

@@ -9,10 +9,9 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import OPTIM_WRAPPERS
 from torch import nn
 
-from xcit_mm import UserError, XCiT
+from xcit_mm import XCiT
 from xcit_mm.config.build_model import build_model
 from xcit_mm.config.load import load_config
-from xcit_mm.config.rules import check_recipe
 from xcit_mm.network.archs import ARCHS
 
 
@@ -113,18 +112,3 @@ def test_frozen_parameters_and_blocks_that_are_not_computed_are_left_out():
     blocks = {name.split('.')[2] for name in trained if '.blocks.' in name}
     assert blocks == {*'234567'}
     assert all(found[name]['lr'] == pytest.approx(RATE * scale(name, 8)) for name in trained)
-
-
-@pytest.mark.parametrize('value', [0, -0.5, 1.5, '0.8', True, None])
-def test_a_decay_that_is_not_a_share_is_refused(value):
-    with pytest.raises(UserError, match=rf'layer_decay={value!r}: .* above 0 and up to 1'):
-        groups(Detector(arch='n12', patch_size=16), layer_decay=value)
-
-
-def test_it_needs_an_xcit_and_is_not_ignored_without_its_constructor():
-    with pytest.raises(UserError, match='the model has no XCiT'):
-        groups(nn.Linear(2, 2), layer_decay=DECAY)
-    options = {'optim_wrapper.paramwise_cfg.layer_decay': DECAY}
-    cfg = load_config('configs/sem_fpn_xcit_n12_16_shapes.py', options)
-    with pytest.raises(UserError, match=r'layer_decay=0\.8 needs optim_wrapper\.constructor='):
-        check_recipe(cfg)

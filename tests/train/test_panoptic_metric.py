@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.planted import encoded
 from mmengine.registry import METRICS
 from PIL import Image
 
@@ -113,20 +112,12 @@ def test_what_matches(evaluate, annotated, predicted, quality):
 def test_a_png_that_cannot_be_read_is_named(evaluate, tmp_path, monkeypatch):
     from xcit_mm.train.metrics import panoptic_metric
 
-    content = {(1, 7, 0): range(10)}, {CAT + FIRST: range(5)}
     read = panoptic_metric.segment_ids
-    for data, message in (
-        (None, 'is missing or cannot be opened: Not a regular file'),
-        (b'no image', 'label file cannot be read'),
-        (encoded(np.zeros((3, 3, 3), np.uint8), 'PNG'), 'not of the size of its labels'),
-    ):
 
-        def replace(path, *args, data=data):
-            Path(path).unlink()
-            Path(path).symlink_to('/dev/zero') if data is None else Path(path).write_bytes(data)
-            return read(path, *args)
+    def replace(path, *args):
+        Path(path).write_bytes(b'no image')
+        return read(path, *args)
 
-        monkeypatch.setattr(panoptic_metric, 'segment_ids', replace)
-        with pytest.raises(UserError, match=rf'1\.png: it.*{message}'):
-            evaluate(content)
-        (tmp_path / '1.png').unlink()
+    monkeypatch.setattr(panoptic_metric, 'segment_ids', replace)
+    with pytest.raises(UserError, match=r'1\.png: it.*label file cannot be read'):
+        evaluate(({(1, 7, 0): range(10)}, {CAT + FIRST: range(5)}))

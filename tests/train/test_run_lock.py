@@ -46,27 +46,12 @@ def holder(folder: Path) -> Iterator[int]:
         yield pid
 
 
-def test_a_second_holder_is_refused_with_the_name_of_the_first(tmp_path):
-    with holder(tmp_path) as pid:
-        match = rf'{IN_USE} \(process {pid} on \S+, since \d{{4}}-[\d-]+ [\d:]+\)'
+def test_a_second_holder_is_refused(tmp_path):
+    with holder(tmp_path):
         for _ in range(2):  # a refusal changes nothing
-            with pytest.raises(UserError, match=match), hold(tmp_path):
+            with pytest.raises(UserError, match=IN_USE), hold(tmp_path):
                 pass
-    with hold(tmp_path) as notes:  # free at once after a kill
-        assert notes == []
-
-
-def test_a_lock_that_is_a_link_or_a_folder_is_refused(tmp_path):
-    target, lock = tmp_path / 'target', tmp_path / 'work' / 'run.lock'
-    lock.parent.mkdir()
-    target.write_text('of the user')
-    lock.symlink_to(target)
-    with pytest.raises(UserError, match='work cannot be written to'), hold(lock.parent):
-        pass
-    assert target.read_text() == 'of the user'
-    lock.unlink()
-    lock.mkdir()
-    with pytest.raises(UserError, match='work cannot be written to'), hold(lock.parent):
+    with hold(tmp_path):  # free at once after a kill
         pass
 
 
@@ -82,20 +67,20 @@ def test_child_processes_of_the_holder_do_not_hold_the_folder(tmp_path):
 
 def test_a_restarted_run_waits_for_the_one_before(tmp_path, monkeypatch):
     monkeypatch.setenv('TORCHELASTIC_RESTART_COUNT', '1')
-    monkeypatch.setattr(run_lock, 'PATIENCE', 600)
+    monkeypatch.setattr(run_lock, 'TIMEOUT', 600)
     with holder(tmp_path) as pid:
         end = process(lambda: (time.sleep(1), os.kill(pid, signal.SIGKILL)))
         with end, hold(tmp_path):
             pass
 
 
-def test_a_disk_without_locks_is_a_note(tmp_path, monkeypatch):
+def test_a_disk_without_locks_is_used_without_one(tmp_path, monkeypatch):
     def flock(*args):
         raise OSError(37, 'No locks available')
 
     monkeypatch.setattr('fcntl.flock', flock)  # in place of such a disk
-    with hold(tmp_path) as (note,):
-        assert 'has no locks (OSError: [Errno 37] No locks available)' in note
+    with hold(tmp_path) as is_locked:
+        assert not is_locked
 
 
 @pytest.mark.parametrize('is_distributed', [False, True])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.processes import forked, torchrun
+from helpers.processes import forked, torchruns
 from helpers.runs import DETECTOR
 
 from xcit_mm.base import environment
@@ -28,7 +28,6 @@ CASES = {
     'weights to start from': ({'options': {'load_from': 'other.pth'}}, 'the checkpoint is'),
     'a version': ({'version': '0.0.1'}, 'and 0.0.1 in process 2 on'),
     'the checkpoint of a test': ({'checkpoint': 'other.pth'}, 'the checkpoint is'),
-    'a dtype of a test': ({'dtype': 'bfloat16'}, 'test_cfg.dtype is float32 in process 1 on'),
 }
 
 
@@ -57,7 +56,7 @@ def outcomes(weights, roots, tmp_path_factory) -> dict[str, list[str]]:
 
     def run(rank: int, number: int, name: str) -> None:
         different = CASES[name][0] if rank else {}
-        os.environ.update(env, RANK=str(rank), TORCHELASTIC_RESTART_COUNT=str(number))
+        os.environ.update(envs[number], RANK=str(rank))
         options = {'data_root': own, 'load_from': None, 'optim_wrapper.optimizer.lr': 0.25}
         if name == 'weights to start from':
             options['load_from'] = weights[DETECTOR]
@@ -71,8 +70,7 @@ def outcomes(weights, roots, tmp_path_factory) -> dict[str, list[str]]:
             if name.endswith('a test'):
                 checkpoint = files.get(different.get('checkpoint'), weights[DETECTOR])
                 options = {'data_root': str(own)}
-                dtype = different.get('dtype', 'float32')
-                run_test(DETECTOR, str(checkpoint), options=options, dtype=dtype, **arguments)
+                run_test(DETECTOR, str(checkpoint), options=options, **arguments)
             else:
                 train(DETECTOR, options=options, **arguments)
         environment.version = version
@@ -83,7 +81,7 @@ def outcomes(weights, roots, tmp_path_factory) -> dict[str, list[str]]:
         for number, name in enumerate(CASES):
             run(rank, number, name)
 
-    with torchrun(2) as env:
+    with torchruns(len(CASES), 2) as envs:
         forked(2, run_all)
     return {
         name: [(folder / f'{number}_{rank}.txt').read_text() for rank in (0, 1)]

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import re
-import resource
 import signal
 import sys
 from functools import partial
@@ -15,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 from helpers import relative_error
-from helpers.processes import forked, in_child, in_processes, torchrun
+from helpers.processes import forked, in_child, in_processes, torchruns
 from helpers.resumed_runs import assert_same_run
 from helpers.runs import steps
 from helpers.scenes import DETECTOR, scene_config, train_scenes
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
-from mmengine.registry import HOOKS, MODELS
+from mmengine.registry import HOOKS
 from PIL import Image
 from torch import nn
 
@@ -30,7 +29,6 @@ from xcit_mm.base import progress
 from xcit_mm.base.run_files import has_checkpoints
 from xcit_mm.large.files.arrays import Array
 from xcit_mm.large.tokens.token_files import TokenFile
-from xcit_mm.network.models.aligned_segmentors import AlignedEncoderDecoder
 from xcit_mm.train import streamed_model, train
 from xcit_mm.train import test as run_test
 from xcit_mm.train.distributed import average_gradients
@@ -60,11 +58,6 @@ EVERYTHING = dict(
 )
 
 
-@MODELS.register_module()
-class OtherSegmentor(AlignedEncoderDecoder):
-    """A segmentor whose code is not mmseg's own."""
-
-
 @HOOKS.register_module()
 class SpoilHook(Hook):
     """Do what happens to a run, before the step of an iteration."""
@@ -77,19 +70,13 @@ class SpoilHook(Hook):
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
         if (runner.iter + 1, get_rank()) != (2, self.rank):
             return
-        if self.what == 'error':
-            raise RuntimeError('planted')
         sample = data_batch['data_samples'][0]
-        if self.what.startswith('change'):
-            os.utime(sample.seg_map_path if 'labels' in self.what else sample.img_path, (0, 0))
-        if self.what == 'NaN in the head':
-            runner.model.module.decode_head.conv_seg.weight.data.fill_(torch.nan)
+        if self.what == 'change':
+            os.utime(sample.img_path, (0, 0))
         if self.what == 'wrong label':
             runner.model.module.decode_head.num_classes = 2
-        if self.what == 'NaN':
+        if self.what == 'NaN':  # of one process
             runner.model.module.backbone.blocks[1].mlp.fc1.weight.data.fill_(torch.nan)
-        if self.what == 'full disk':
-            resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 
 
 def logged(work_dir: Path, file: str = 'losses.jsonl') -> list[dict]:
@@ -144,20 +131,10 @@ def spoiled(tmp_path: Path, what: str) -> dict:
     return quick(tmp_path / 'store', custom_hooks=[dict(type='SpoilHook', what=what)])
 
 
-def test_a_run_that_ends_in_a_step_repeats_it(uninterrupted, shapes_root, tmp_path):
-    with pytest.raises(RuntimeError, match='planted'):
-        train_scenes(tmp_path / 'run', shapes_root, **spoiled(tmp_path, 'error'))
-    train_scenes(tmp_path / 'run', shapes_root, resume=True, **quick(tmp_path / 'store'))
-    assert_same_run(uninterrupted, tmp_path / 'run', STEPS)
-    assert not (tmp_path / 'store').exists()
-
-
 @pytest.mark.parametrize(
     ('what', 'message'),
     [
-        ('change', r'\.jpg has changed while a training step read it: resume the run when'),
-        ('change of labels', r'\.png has changed while a training step read it: resume the run'),
-        ('NaN', r'\.jpg: layer 2 of the backbone computes values that are not finite'),
+        ('change', r'\.jpg has changed while it was read: run the command again'),
         ('wrong label', r'\.png: the label 3 is outside 1\.\.2, the 2 classes'),
     ],
 )
@@ -166,31 +143,6 @@ def test_a_step_that_is_refused_changes_nothing(root, tmp_path, what, message):
         train_scenes(tmp_path / 'run', root, **spoiled(tmp_path, what))
     assert steps(tmp_path / 'run') == [1]
     assert not (tmp_path / 'store').exists()
-
-
-def test_a_loss_that_is_not_finite_stops_the_run_with_the_names_of_the_images(
-    shapes_root, tmp_path
-):
-    values = spoiled(tmp_path, 'NaN in the head')
-    values['default_hooks'] = dict(non_finite=dict(limit=1))
-    with pytest.raises(
-        UserError, match=r'iteration 2: the gradient is not finite, .*decode\.loss_ce nan'
-    ):
-        train_scenes(tmp_path / 'run', shapes_root, **values)
-    kept = torch.load(tmp_path / 'run/non_finite_iter_2_rank_0.pth', weights_only=False)
-    assert kept['inputs'] == []  # they are files
-    assert [Path(name).suffix for name in kept['images']] == ['.jpg']
-
-
-def test_a_disk_that_becomes_full_in_a_step_loses_nothing(uninterrupted, shapes_root, tmp_path):
-    def run() -> None:
-        with pytest.raises(OSError, match='File too large'):
-            train_scenes(tmp_path / 'run', shapes_root, **spoiled(tmp_path, 'full disk'))
-
-    assert in_child(run) == 0
-    assert steps(tmp_path / 'run') == [1]
-    train_scenes(tmp_path / 'run', shapes_root, resume=True, **quick(tmp_path / 'store'))
-    assert_same_run(uninterrupted, tmp_path / 'run', STEPS)
 
 
 # The numbers of the writes to the store, since each start, at which a run is killed. A step has 13.
@@ -242,7 +194,7 @@ def shared_runs(shapes_root, tmp_path_factory) -> Path:
 
     def run(rank: int) -> None:
         for number, (name, config) in enumerate(configs.items()):
-            os.environ.update(env, RANK=str(rank), TORCHELASTIC_RESTART_COUNT=str(number))
+            os.environ.update(envs[number], RANK=str(rank))
             options = dict(data_root=str(shapes_root))
             try:
                 train(str(config), str(folder / name), launcher='pytorch', options=options)
@@ -250,7 +202,7 @@ def shared_runs(shapes_root, tmp_path_factory) -> Path:
                 (folder / f'error_{rank}.txt').write_text(f'{name}: {error}')
             torch.distributed.destroy_process_group()
 
-    with torchrun(2) as env:
+    with torchruns(len(configs), 2) as envs:
         forked(2, run)
     assert not list((folder / 'store').rglob('*.*'))
     return folder
@@ -305,10 +257,6 @@ def test_two_processes_train_and_measure_what_one_does(
         (
             dict(model=dict(decode_head=dict(loss_decode=dict(type='FocalLoss', **DELETED)))),
             r'FocalLoss \(decode\) cannot be computed tile by tile; use',
-        ),
-        (
-            dict(model=dict(type='OtherSegmentor')),
-            r'which pixels of its maps FPNHead reads is not known; set stream=None, and train on',
         ),
     ],
 )

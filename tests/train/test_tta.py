@@ -140,11 +140,3 @@ def test_the_objects_of_a_panoptic_model_are_merged_without_its_segments():
     assert 'test_evaluator has no PanopticQualityMetric: panoptic_on=False.' in notes
     assert [metric.type for metric in cfg.test_evaluator] == ['CocoAPMetric']
     assert cfg.tta_model.type == 'InstanceTTAModel'
-
-
-def test_a_config_without_one_known_dataset_is_refused():
-    cfg = load_config(SEGMENTOR)
-    dataset = cfg.test_dataloader.dataset
-    cfg.test_dataloader.dataset = dict(type='ConcatDataset', datasets=[dataset, dataset])
-    with pytest.raises(UserError, match=r'--tta: the test data of .* is not a single dataset'):
-        adapt_for_test(cfg, 'a.pth', tta=True)

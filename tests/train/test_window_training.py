@@ -16,12 +16,11 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmseg.models import SegDataPreProcessor
 
-from xcit_mm import UserError
+from benchmarks.mosaic import make_mosaic
 from xcit_mm.base.geometry import whole
 from xcit_mm.config.adapt import adapt_for_training
 from xcit_mm.config.load import load_config
 from xcit_mm.config.rules import check
-from xcit_mm.data.drawings.mosaic import make_mosaic
 from xcit_mm.data.transforms.multiband import LoadMultiband
 from xcit_mm.large.data.read_window import ReadWindow
 from xcit_mm.large.files.arrays import Array
@@ -221,34 +220,3 @@ def test_pixels_without_data_get_nan_of_the_bands_as_in_predictions(root, tmp_pa
     predicted = NormalizedImage(source, preprocessor, [], LoadMultiband(**bands))
     window = whole((32, 32))
     assert (predicted.pixels(window) == filled).all()
-
-
-@pytest.mark.parametrize(
-    ('values', 'message'),
-    [
-        (
-            dict(stream=dict(train=True), train_dataloader=dict(batch_size=1)),
-            r'train_dataloader\.dataset\.pipeline: ReadWindow reads windows, but stream computes '
-            r'whole images: write stream=dict\(train=False, \.\.\.\) to train on windows',
-        ),
-        (
-            dict(train_dataloader=dict(dataset=dict(pipeline=[dict(type='OpenImage')]))),
-            r'OpenImage opens images that are read by windows: set stream\.train=True, or load the',
-        ),
-        (dict(stream=dict(train=1)), r'stream\.train=1 is neither True nor False'),
-        (
-            dict(val_dataloader=dict(batch_size=3)),
-            r'val_dataloader\.batch_size=3: whole images are streamed one at a time',
-        ),
-        (
-            dict(val_evaluator=dict(type='CocoAPMetric', ann_file='setup.py')),
-            r'but the objects of the val dataset are in its own files: write ann_file=None',
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused(root, tmp_path, values, message):
-    cfg = load_config(config(tmp_path, root))
-    cfg.merge_from_dict(values)
-    with pytest.raises(UserError, match=message):
-        adapt_for_training(cfg)
-        check(cfg, 'train')

@@ -1,7 +1,9 @@
 """A readable console; the log file has everything except control characters."""
 
 import logging
+import re
 import sys
+import warnings
 from logging import FileHandler, Logger, LogRecord
 
 from .errors import printable
@@ -24,6 +26,15 @@ NOISE = (
     '"FileClient" will be deprecated',
     '"HardDiskBackend" is the alias',
     'Resumed iteration number is not divisible',
+    'Distributed training is not used, all SyncBatchNorm',
+    'The prefix is not set in metric class',
+    'Exp name: ',
+)
+# How warnings of other packages start that no user can act on.
+KNOWN_WARNINGS = (
+    'Default ``avg_non_ignore`` is False',  # open-mmlab/mmsegmentation#3562
+    'torch.meshgrid: in an upcoming release',  # open-mmlab/mmdetection#8090
+    'Detected call of `scheduler.step()` before',  # mmengine's, of gradients that are accumulated
 )
 
 
@@ -33,6 +44,8 @@ def keep_readable(logger: Logger) -> None:
     The names of images, classes and losses come from files, so that a control character in them
     could reach the terminal of anyone who looks at the log.
     """
+    for start in KNOWN_WARNINGS:
+        warnings.filterwarnings('ignore', re.escape(start))
     logger.addFilter(lambda record: not str(record.msg).startswith(NOISE))
     logger.addFilter(_make_printable)
     for handler in logger.handlers:

@@ -35,6 +35,7 @@ EXTRAS |= dict.fromkeys(('mlflow', 'sqlalchemy', 'alembic'), 'mlflow')
 EXTRAS |= dict.fromkeys(('supervision', 'pandas'), 'results')
 EXTRAS |= {'tifffile': 'multiband', 'tensorboard': 'vis', 'wandb': 'wandb', 'gradio': 'demo'}
 EXTRAS['huggingface_hub'] = 'hub'
+NOTICES: list[str] = []  # what the log of each run says about this environment
 _quiet_lock = threading.RLock()  # what is hidden is hidden for the whole process
 
 

@@ -44,7 +44,7 @@ def did_you_mean(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str:
     return f'; did you mean {closest[0]}?' if closest else ''
 
 
-def looked_in(path: str | Path) -> str:
+def list_folder_hint(path: str | Path) -> str:
     """Return where a relative path was looked for, as the end of a sentence."""
     return '' if Path(path).is_absolute() else f' (looked in {Path.cwd()})'
 
@@ -88,14 +88,10 @@ class ProcessesError(UserError):
 
 
 class ConfigError(UserError):
-    """Another package has failed at a value of a config; its error is the ``__cause__``.
+    """Another package cannot build a part of a config; its error is the ``__cause__``.
 
-    The tools write the traceback to ``log``, the log of the run. None: there is no run.
+    The tools print its traceback, too.
     """
-
-    def __init__(self, message: str, log: Path | None = None) -> None:
-        super().__init__(message)
-        self.log = log
 
 
 class MissingOperatorError(UserError, NotImplementedError):

@@ -56,21 +56,16 @@ class Tags(NamedTuple):
 
 
 def require_modest_header(path: Path) -> Tags:
-    """Refuse a TIFF, JPEG 2000 or PNG file that takes GDAL minutes or tens of GiB to read."""
-    metadata, code_blocks, citations = 0, 0, b''
+    """Refuse a TIFF or JPEG 2000 file that takes GDAL minutes or tens of GiB to read."""
     try:
         with open_regular(path) as file:
-            if path.suffix.lower() == '.jp2':
-                metadata, start, citations = _jpeg2000_boxes(file)
-                file.seek(start)
-                code_blocks = _code_blocks(file.read(MAX_MARKERS))
-            elif path.suffix.lower() == '.png':
-                metadata = _png_metadata(file)
-            else:
+            if path.suffix.lower() != '.jp2':
                 return require_modest_tiff(path, file)
+            start, citations = _jpeg2000_boxes(file)
+            file.seek(start)
+            code_blocks = _code_blocks(file.read(MAX_MARKERS))
     except DAMAGED:
         return Tags()  # GDAL says what is wrong with such a file
-    _require_little_metadata(path, metadata)
     _require_plain_citations(path, citations)
     if code_blocks > MAX_CODE_BLOCKS:
         raise UserError(
@@ -90,20 +85,16 @@ def require_modest_tiff(name: Path | str, file: BinaryIO, directory: int | None 
     except DAMAGED:
         return Tags()
     texts = [entry for entry in entries if entry.tag in (GDAL_METADATA, CITATIONS)]
-    _require_little_metadata(name, sum(entry.count for entry in texts))
+    if sum(entry.count for entry in texts) > MAX_METADATA:
+        raise UserError(
+            f'{name} has more than {MAX_METADATA} bytes of metadata, too many to read: copy it '
+            'with gdal_translate -nomd'
+        )
     citations = b''.join(_values(file, entry) for entry in texts if entry.tag == CITATIONS)
     _require_plain_citations(name, citations)
     values = {e.tag: e.short for e in reversed(entries)}  # libtiff reads the first entry of a tag
     is_turned = values.get(ORIENTATION) in range(1, 9) and values.keys().isdisjoint(PLACES)
     return Tags(values.get(PHOTOMETRIC, 1), values[ORIENTATION] if is_turned else 1)
-
-
-def _require_little_metadata(name: Path | str, metadata: int) -> None:
-    if metadata > MAX_METADATA:
-        raise UserError(
-            f'{name} has more than {MAX_METADATA} bytes of metadata, too many to read: copy it '
-            'with gdal_translate -nomd'
-        )
 
 
 def _require_plain_citations(name: Path | str, citations: bytes) -> None:
@@ -158,42 +149,22 @@ def _tiff_entries(file: BinaryIO, directory: int | None) -> Iterator[_Entry]:
         yield _Entry(tag, count, start, short)
 
 
-def _png_metadata(file: BinaryIO) -> int:
-    """Return the length of the chunks before the pixels of a PNG file, up to the limit.
-
-    Their texts may be compressed to a thousandth of their size, and GDAL keeps them all.
-    """
-    metadata, kind = 0, b''
-    file.seek(8)
-    while kind != b'IDAT' and metadata <= MAX_METADATA:
-        size, kind = struct.unpack('>I4s', file.read(8))
-        metadata += 0 if kind == b'IDAT' else size + 12
-        file.seek(size + 4, os.SEEK_CUR)
-    return metadata
-
-
-def _jpeg2000_boxes(file: BinaryIO) -> tuple[int, int, bytes]:
-    """Return the length of the boxes of a JPEG 2000 file with XML, and where its image begins.
-
-    Every other box counts as 8 bytes. The last value is the content of the boxes that may hold a
-    georeference.
-    """
-    metadata, image, start, end = 0, 0, 0, os.fstat(file.fileno()).st_size
-    citations = b''
-    while start < end and metadata <= MAX_METADATA:
+def _jpeg2000_boxes(file: BinaryIO) -> tuple[int, bytes]:
+    """Return where the image of a JPEG 2000 file begins, and what its georeference may be in."""
+    image, start, end, citations = 0, 0, os.fstat(file.fileno()).st_size, b''
+    while start < end:
         file.seek(start)
         size, kind = struct.unpack('>I4s', file.read(8))
         if size == 1:
             size = struct.unpack('>Q', file.read(8))[0]
         if size < 8:  # the last box, which ends with the file
             size = end - start
-        metadata += size if kind in (b'xml ', b'asoc') else 8
         if kind == b'uuid' and len(citations) < MAX_METADATA:
             citations += file.read(min(size, MAX_METADATA))
         if kind == b'jp2c' and not image:
             image = file.tell()
         start += size
-    return metadata, image, citations
+    return image, citations
 
 
 def _code_blocks(header: bytes) -> int:

@@ -7,8 +7,8 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile, mkdtemp
@@ -19,14 +19,11 @@ from xml.etree.ElementTree import Element
 from .errors import UserError, reason
 
 UNFINISHED = '.unfinished'
-FOLDER_IN_THE_WAY = '{} is a folder, but a file must go there: move it away'
 EARLIER = 'earlier_'  # followed by the time of the files that were set aside
 # The last is of a file that is larger than the disk or the shell (ulimit) allows.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f]')  # on Windows
 RESERVED = re.compile(r'con|prn|aux|nul|(com|lpt)\d', re.I)  # devices there, with any suffix
-PAUSES = 0.1, 0.3, 1.0, 3.0  # seconds in which a virus scanner may have a new file open
-OPENS_FOLDERS = hasattr(os, 'O_DIRECTORY')  # not on Windows
 GROWTH = 2**20  # bytes that a file on a full disk cannot take
 
 
@@ -36,41 +33,25 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
 
     After an error, an interruption or on a full disk, ``path`` is what it was before.
     """
-    try:
-        with _renamed(path, mode) as file, _complete(file):
-            yield file
-    except RuntimeError as error:
-        if isinstance(error.__context__, OSError):  # torch.save hides a full disk
-            raise error.__context__ from None
-        raise
-
-
-@contextmanager
-def _renamed(path: Path, mode: str = 'wb') -> Iterator[IO]:
-    """Open a file next to ``path``, and rename it if the block, which closes it, has no error."""
-    if path.is_dir():
-        raise UserError(FOLDER_IN_THE_WAY.format(path))
     options = dict(dir=path.parent, prefix=f'.{path.name}.', suffix=UNFINISHED, delete=False)
     if 'b' not in mode:  # names of files may hold bytes that are not valid text
         options |= dict(encoding='utf-8', errors='surrogateescape', newline='\n')
     file = NamedTemporaryFile(mode, **options)  # noqa: SIM115  closed before it is renamed
     unfinished = Path(file.name)
     try:
-        yield file
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         unfinished.chmod(0o644)  # a temporary file is readable by its owner only
-        put_in_place(unfinished, path)
-        _synchronize(path.parent)  # so that the new name survives a loss of power
+        unfinished.replace(path)
+        synchronize(path.parent)  # so that the new name survives a loss of power
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):  # torch.save hides a full disk
+            raise error.__context__ from None
+        raise
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-@contextmanager
-def _complete(file: IO) -> Iterator[None]:
-    """Close a file at the end of a block, after the disk holds it if no error occurs."""
-    with file:
-        yield
-        file.flush()
-        os.fsync(file.fileno())
 
 
 @contextmanager
@@ -83,22 +64,14 @@ def write_beside(path: Path) -> Iterator[Path]:
     """
     with unfinished_folder(path.parent, path.name) as folder:
         try:
-            made = folder / path.name
-            yield made
-            if path.is_dir() and not made.is_dir():
-                raise UserError(FOLDER_IN_THE_WAY.format(path))
-            for inner in (made, *made.rglob('*')):
-                _synchronize(inner)
-            earlier = folder / 'earlier'
-            if made.is_dir() and path.exists():  # a folder with files cannot be replaced at once
-                put_in_place(path, earlier)
-            try:
-                put_in_place(made, path)
-            except BaseException:
-                if earlier.exists():
-                    put_in_place(earlier, path)
-                raise
-            _synchronize(path.parent)
+            output = folder / path.name
+            yield output
+            for inner in (output, *output.rglob('*')):
+                synchronize(inner)
+            if output.is_dir() and path.exists():  # a folder with files cannot be replaced at once
+                path.replace(folder / 'earlier')
+            output.replace(path)
+            synchronize(path.parent)
         except Exception as error:
             if (full := _disk_full(folder)) is not None:  # GDAL and SQLite hide it
                 raise error from full
@@ -139,41 +112,16 @@ def is_disk_full(error: BaseException | None) -> bool:
     return error is not None
 
 
-def put_in_place(made: Path, path: Path) -> None:
-    """Rename a finished file or folder to the path where it belongs, where a file may be.
-
-    On Windows, nothing that a program has open can be renamed or replaced, so it waits a little.
-    """
-    for pause in (*(() if OPENS_FOLDERS else PAUSES), None):
-        try:
-            made.replace(path)
-        except PermissionError as error:
-            if pause is None:
-                raise UserError(
-                    f'{path} cannot be replaced ({reason(error)}): close the program that has it '
-                    'open, or move it away'
-                ) from None
-            time.sleep(pause)
-        else:
-            return
-
-
-def _synchronize(path: Path) -> None:
-    """Wait until the disk holds a file, or the names in a folder if the system can open it."""
-    if path.is_file():
-        synchronize(path)
-    elif OPENS_FOLDERS:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 def synchronize(path: Path) -> None:
-    """Wait until the disk holds a file."""
-    with path.open('r+b') as file:  # Windows writes no file that is open for reading only
-        os.fsync(file.fileno())
+    """Wait until the disk holds a file, or the names in a folder if the system can open it."""
+    if path.is_dir() and not hasattr(os, 'O_DIRECTORY'):  # Windows
+        return
+    # Windows writes no file that is open for reading only.
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def allocate(path: Path, size: int) -> None:
@@ -190,7 +138,7 @@ def move_folder(folder: Path, target: Path) -> None:
     """Move a folder to a path on the same disk where nothing is, or an empty folder."""
     with suppress(OSError):
         target.rmdir()  # Windows replaces no folder
-    put_in_place(folder, target)
+    folder.replace(target)
 
 
 def valid_name(text: str) -> str:
@@ -235,13 +183,6 @@ def parse_xml(data: bytes) -> Element:
     return ElementTree.fromstring(data)
 
 
-def require_no_links(folder: Path) -> None:
-    """Refuse a folder that is a link or holds one, through which a run would write elsewhere."""
-    for path in (folder, *folder.glob('*')):
-        if path.is_symlink():
-            raise UserError(f'{path} is a link, but a run writes its own files there: remove it')
-
-
 def remove_unfinished(folder: Path, name: str = '') -> None:
     """Remove what killed calls of :func:`write_whole` and :func:`write_beside` left in a folder.
 
@@ -268,7 +209,7 @@ def require_writable_file(path: Path) -> None:
         raise UserError(f'--out {path}: a folder, not a file to write to')
 
 
-def set_aside(folder: Path, paths: Sequence[Path], remedy: str) -> Path | None:
+def set_aside(folder: Path, paths: Sequence[Path]) -> Path | None:
     """Move the files of an earlier call, if any, into a folder ``earlier_*``, and return it."""
     if not paths:
         return None
@@ -276,37 +217,28 @@ def set_aside(folder: Path, paths: Sequence[Path], remedy: str) -> Path | None:
     name = time.strftime(f'{EARLIER}%Y%m%d_%H%M%S', newest)
     names = chain([name], (f'{name}.{number}' for number in count(2)))
     aside = next(folder / name for name in names if not (folder / name).exists())
-    try:
+    with writing_to(folder):
         aside.mkdir()
         for path in paths:
             moved = aside / path.relative_to(folder)
             moved.parent.mkdir(parents=True, exist_ok=True)
             path.replace(moved)
-    except OSError as error:
-        raise UserError(
-            f'the earlier files of {folder} cannot be moved to {aside} ({reason(error)}): {remedy}'
-        ) from None
     return aside
 
 
-def write_files(
-    folder: Path, files: Mapping[Path, bytes], of_earlier_calls: Iterable[Path] = ()
-) -> str:
-    """Write all files or none, and return a sentence on what happened to earlier files.
+def write_files(folder: Path, files: Mapping[Path, bytes]) -> str:
+    """Write files, and return a sentence on what happened to earlier ones.
 
-    Files with other content at these paths, or at the paths ``of_earlier_calls``, are moved into
-    a folder ``earlier_*``.
+    Files with other content at these paths are moved into a folder ``earlier_*``.
     """
-    existing = [path for path in {*files, *of_earlier_calls} if path.exists()]
+    existing = [path for path in files if path.exists()]
     if {path: path.is_file() and path.read_bytes() for path in existing} == files:
         return 'Everything was already there'
-    with ExitStack() as stack:  # at the end, the files get their names, the first one last
-        for path, content in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(_renamed(path))
-            with _complete(file):  # a process may have few files open
-                file.write(content)
-        aside = set_aside(folder, existing, 'name another folder')
+    aside = set_aside(folder, existing)
+    for path, content in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with write_whole(path) as file:
+            file.write(content)
     return f'Earlier files are now in {aside}' if aside else f'Everything was written to {folder}'
 
 

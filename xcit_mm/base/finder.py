@@ -42,8 +42,7 @@ class LeftOut:
 
     def remarks(self) -> dict[str, int]:
         """Return a sentence for each reason, and the number of files."""
-        images = [path for path in self.hidden if path.suffix.lower() in IMAGE_SUFFIXES]
-        hidden = [path for path in self.hidden if path in images or path.is_dir()]
+        hidden = [p for p in self.hidden if p.suffix.lower() in IMAGE_SUFFIXES or p.is_dir()]
         others = Counter({s: n for s, n in self.others.items() if s not in BESIDE})
         remarks = {}
         if hidden:

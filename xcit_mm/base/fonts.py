@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,12 +45,12 @@ class Writer(NamedTuple):
             x += font.getlength(part)
 
 
-@lru_cache
+@cache
 def _font(file: str, size: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(file, size)
 
 
-@lru_cache(maxsize=1)
+@cache
 def default_font() -> str:
     """Return the file of DejaVu Sans, which comes with matplotlib and has many scripts."""
     import matplotlib
@@ -59,75 +60,54 @@ def default_font() -> str:
 
 def font_runs(text: str) -> list[tuple[str, str]]:
     """Return the parts of a text that are written in one font, each with the file of the font."""
-    fonts = _fonts_of(frozenset(text))
-    runs: list[tuple[str, str]] = []
-    for letter in text:
-        font = fonts.get(letter, default_font())
-        if runs and runs[-1][0] == font:
-            font, letter = font, runs.pop()[1] + letter
-        runs.append((font, letter))
-    return runs
+    return [(file, ''.join(letters)) for file, letters in groupby(text, _font_of)]
 
 
 def chart_fonts(texts: Iterable[str]) -> dict[str, Any]:
     """Return parameters of matplotlib with which a chart can show all letters of texts."""
     from matplotlib import font_manager
 
-    files = dict.fromkeys([default_font(), *_fonts_of(frozenset(''.join(texts))).values()])
-    known = {entry.fname for entry in font_manager.fontManager.ttflist}
-    for file in files.keys() - known:  # matplotlib's list may be older than a font
-        font_manager.fontManager.addfont(file)
+    files = dict.fromkeys([default_font(), *map(_font_of, ''.join(texts))])
+    for file in files.keys() - {entry.fname for entry in font_manager.fontManager.ttflist}:
+        font_manager.fontManager.addfont(file)  # it is newer than matplotlib's list
     return {'font.family': [font_manager.FontProperties(fname=f).get_name() for f in files]}
 
 
-@lru_cache
-def _fonts_of(letters: frozenset[str]) -> dict[str, str]:
-    """Return the files of fonts for letters that DejaVu Sans lacks.
-
-    A warning names the letters that no font has.
-    """
-    lacking = _lacking(default_font(), letters)
-    fonts: dict[str, str] = {}
-    candidates = _system_fonts() if lacking else ()
-    while lacking:
-        left, font = min(
-            ((_lacking(file, lacking), file) for file in candidates),
-            key=lambda found: len(found[0]),
-            default=(lacking, ''),
-        )
-        if left == lacking:
-            _warn(''.join(sorted(lacking)))
-            break
-        fonts |= dict.fromkeys(lacking - left, font)
-        lacking = left
-    return fonts
+@cache
+def _font_of(letter: str) -> str:
+    """Return the file of a font that has a letter: DejaVu Sans, or the first one of this system."""
+    if not letter.isprintable() or letter.isspace():
+        return default_font()
+    for file in (default_font(), *_system_fonts()):
+        if ord(letter) in _letters_of(file):
+            return file
+    _warn()
+    return default_font()
 
 
-@lru_cache
-def _warn(letters: str) -> None:
-    print_log(
-        f'no font of this system has the letters {letters}, which pictures show as squares: '
-        'install one, such as Noto Sans CJK (on Debian: fonts-noto-cjk)',
-        'current',
-        logging.WARNING,
-    )
-
-
-def _lacking(file: str, letters: frozenset[str]) -> frozenset[str]:
-    """Return the letters that a font file does not have."""
+@cache
+def _letters_of(file: str) -> frozenset[int]:
     from matplotlib.ft2font import FT2Font
 
     try:
         font = FT2Font(file)
     except (OSError, RuntimeError):  # it is broken, or has no outlines
-        return letters
-    if not font.scalable or NO_FONT in font.family_name.replace(' ', ''):
-        return letters
-    printed = (letter for letter in letters if letter.isprintable() and not letter.isspace())
-    return frozenset(letter for letter in printed if not font.get_char_index(ord(letter)))
+        return frozenset()
+    has_boxes = NO_FONT in font.family_name.replace(' ', '')
+    return frozenset(font.get_charmap() if font.scalable and not has_boxes else ())
 
 
-@lru_cache(maxsize=1)
+@cache
+def _warn() -> None:
+    print_log(
+        'no font of this system has some of the letters, which pictures show as squares: install '
+        'one, such as Noto Sans CJK (on Debian: fonts-noto-cjk)',
+        'current',
+        logging.WARNING,
+    )
+
+
+@cache
 def _system_fonts() -> tuple[str, ...]:
     """Return the files of all fonts, those of a regular style first."""
     from matplotlib import font_manager

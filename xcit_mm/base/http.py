@@ -1,12 +1,10 @@
 """Downloads over HTTP: a file is complete or absent, and an interrupted download is resumed."""
 
-import json
 import re
 import string
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPException, HTTPResponse, InvalidURL
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from .errors import ChangedError, UserError, reason
-from .files import put_in_place, synchronize
+from .files import synchronize
 
 TIMEOUT = 60  # seconds without data
 CHUNK = 2**20  # bytes
@@ -31,12 +29,10 @@ PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE, TOO_MANY_REQUESTS = 206, 416, 429
 REFUSED = (401, 403)
 AUTHORIZATION = 'Authorization'  # the header that holds a token
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-CONTENT_RANGE = re.compile(r'bytes (\d{1,18})-(\d{1,18})/(\d{1,18})')
+CONTENT_RANGE = re.compile(r'bytes (\d{1,18})-\d{1,18}/(\d{1,18})')
 CHANGED = '{} has changed while it was read: predict it again when it is complete'
-# Bytes of a file whose size is not known: ten times as many as of the largest models.
-MAX_SIZE = 2**34
 SHOWN_SIZE = 2**24  # bytes; smaller downloads show no progress
-REMEDY = 'download it yourself and name the local file'
+HINT = 'download it yourself and name the local file'
 
 
 class UnreachableError(UserError):
@@ -55,43 +51,10 @@ class NoSuchPartError(BrokenConnectionError):
 
 
 class Version(NamedTuple):
-    """What a server says about a file: its size, and its ETag or date or None."""
+    """What a server says about a file: its size in bytes, and its ETag or date, or None."""
 
     size: int
     mark: str | None
-
-
-class Part:
-    """The part of a file that was received, in hidden files next to the target.
-
-    ``version`` is the server's ETag or date of the file, None if it sends none or no size; only a
-    transfer of the same version is resumed. ``size`` is the size of the whole file, if it is known.
-    """
-
-    def __init__(self, target: Path) -> None:
-        self.path = target.with_name(f'.{target.name}.part')
-        self._note = self.path.with_suffix('.part.json')
-        self.version, self.size = None, None
-        with suppress(OSError, ValueError, TypeError, KeyError):  # missing or damaged
-            note = json.loads(self._note.read_text(encoding='utf-8'))
-            self.version, self.size = str(note['version']), int(note['size'])
-
-    @property
-    def offset(self) -> int:
-        """The bytes that need not be transferred again."""
-        return self.path.stat().st_size if self.version and self.path.is_file() else 0
-
-    def begin(self, version: str | None, size: int | None) -> None:
-        self.remove()
-        self.version, self.size = version if size else None, size
-        if self.version:
-            content = json.dumps(dict(version=self.version, size=self.size))
-            self._note.write_text(content, encoding='utf-8')
-
-    def remove(self) -> None:
-        self.path.unlink(missing_ok=True)  # before its note, which never belongs to other bytes
-        self._note.unlink(missing_ok=True)
-        self.version = self.size = None
 
 
 def fetch(
@@ -99,43 +62,87 @@ def fetch(
     target: Path,
     check: Callable[[Path], None] = lambda path: None,
     size: int | None = None,
-    limit: int = MAX_SIZE,
-    remedy: str = REMEDY,
+    hint: str = HINT,
 ) -> None:
     """Download a file, from where an earlier call or a broken connection ended.
 
-    The file gets the name ``target`` when all of it is there. ``check`` raises a UserError for the
-    path of a wrong file, which is removed then. ``size`` are the bytes of the file, if known, and
-    ``limit`` the most bytes otherwise. ``remedy`` is what the user can do if the download fails.
+    The file gets the name ``target`` when all of it is there. Until then, it is a hidden file next
+    to the target, with a note of its version, so that the bytes of two versions are never mixed.
     Only one process may fetch the same target at a time.
+
+    Args:
+        url: The address.
+        target: Where the file goes.
+        check: Raises a UserError for the path of a wrong file, which is removed then.
+        size: The bytes of the file, if they are known.
+        hint: What the user can do if the download fails.
+
+    Raises:
+        UserError: If the download fails.
     """
-    part = Part(target)
-    farthest, failures = part.offset, 0
-    try:
-        while part.size is None or part.offset != part.size:
-            try:
-                _receive(url, part, size, limit, remedy)
-                break
-            except (UnreachableError, BrokenConnectionError) as error:
-                is_offline = isinstance(error, UnreachableError) and not failures
-                failures = 1 if part.offset > farthest else failures + 1
-                farthest = max(farthest, part.offset)
-                if is_offline or failures == ATTEMPTS:
-                    raise
-                pause = PAUSE * 2 ** (failures - 1)
-                print(f'{error}; next attempt in {pause} s', file=sys.stderr)
-            time.sleep(pause)
+    part = target.with_name(f'.{target.name}.part')
+    note = part.with_suffix('.version')
+    failures = 0
+    while True:
+        before = _size(part)
         try:
-            check(part.path)
-        except UserError:
-            part.remove()
-            raise
-        synchronize(part.path)
-        put_in_place(part.path, target)
-        part.remove()
-    finally:
-        if part.version is None:  # it cannot be resumed
-            part.remove()
+            _receive(url, part, note, size, hint)
+            break
+        except (UnreachableError, BrokenConnectionError) as error:
+            if isinstance(error, NoSuchPartError):
+                note.unlink(missing_ok=True)
+            is_offline = isinstance(error, UnreachableError) and not failures
+            failures = 1 if _size(part) > before else failures + 1
+            if is_offline or failures == ATTEMPTS:
+                raise
+            pause = PAUSE * 2 ** (failures - 1)
+            print(f'{error}; next attempt in {pause} s', file=sys.stderr)
+        time.sleep(pause)
+    try:
+        check(part)
+    except UserError:
+        part.unlink()
+        note.unlink(missing_ok=True)
+        raise
+    synchronize(part)
+    part.replace(target)
+    note.unlink(missing_ok=True)
+
+
+def _receive(url: str, part: Path, note: Path, size: int | None, hint: str) -> None:
+    """Receive one answer of the server: the rest of the file, or all of it."""
+    version = note.read_text(encoding='utf-8') if note.is_file() else ''
+    offset = _size(part) if version else 0
+    if offset and offset == size:
+        return
+    wanted = {'Range': f'bytes={offset}-', 'If-Range': version} if offset else {}
+    with _open(url, wanted, hint) as response:
+        tag = response.headers.get('ETag', '')  # If-Range takes a strong tag, or a date
+        sent = tag if tag.startswith('"') else response.headers.get('Last-Modified', '')
+        first, total = _part_in(response)
+        is_rest = response.status == PARTIAL_CONTENT
+        if is_rest and (first != offset or sent not in ('', version)):
+            raise NoSuchPartError(url, 'the server sent another part than requested')
+        if size is not None and total not in (None, size):
+            raise UserError(f'{url} has {total} bytes instead of {size}; {hint}')
+        expected = total or size or 0
+        if not expected and not response.chunked:
+            raise UserError(f'{url}: the server does not send the size of the file; {hint}')
+        if not is_rest:
+            note.unlink(missing_ok=True)  # before the bytes that it belongs to
+        progress = Progress(console=Console(stderr=True), disable=expected < SHOWN_SIZE)
+        with progress, part.open('ab' if is_rest else 'wb') as file:
+            if sent and not is_rest:
+                note.write_text(sent, encoding='utf-8')
+            task = progress.add_task('Downloading', total=expected, completed=file.tell())
+            for chunk in _chunks(url, response, expected - file.tell()):
+                file.write(chunk)
+                file.flush()  # so that a killed process loses nothing
+                progress.advance(task, len(chunk))
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def read_url(
@@ -147,14 +154,12 @@ def read_url(
     POST request; None for a GET request.
     """
     data = bytearray()
-    with _open(url, headers, REMEDY, sent) as response:
+    with _open(url, headers, HINT, sent) as response:
         length = response.length or 0
-        while chunk := _read(url, response):
+        for chunk in _chunks(url, response, length):
             data += chunk
             if max(length, len(data)) > limit:
-                raise UserError(f'{url} has more than {limit / 2**20:g} MiB; {REMEDY}')
-    if len(data) < length:
-        raise BrokenConnectionError(url, 'the server sent no more')
+                raise UserError(f'{url} has more than {limit / 2**20:g} MiB; {HINT}')
     return bytes(data)
 
 
@@ -188,69 +193,42 @@ def read_range(
 def _receive_range(
     url: str, start: int, stop: int, version: Version | None
 ) -> tuple[bytes, Version]:
-    with _open(url, {'Range': f'bytes={start}-{stop - 1}'}, REMEDY) as response:
-        sent = CONTENT_RANGE.fullmatch(response.headers.get('Content-Range', ''))
-        if response.status != PARTIAL_CONTENT or sent is None or int(sent[1]) != start:
+    with _open(url, {'Range': f'bytes={start}-{stop - 1}'}, HINT) as response:
+        first, size = _part_in(response)
+        if first != start:
             raise UserError(
                 f'{url}: the server does not send parts of the file (range requests), which a '
-                f'large image needs; {REMEDY}'
+                f'large image needs; {HINT}'
             )
-        mark = response.headers.get('ETag') or response.headers.get('Last-Modified')
-        found = Version(int(sent[3]), mark)
-        if version not in (None, found):
+        sent = Version(size, response.headers.get('ETag') or response.headers.get('Last-Modified'))
+        if version not in (None, sent):
             raise ChangedError(CHANGED.format(url))
-        expected, data = min(stop, found.size) - start, bytearray()
-        while len(data) < expected and (chunk := _read(url, response)):
-            data += chunk
-    if len(data) < expected:
-        raise BrokenConnectionError(url, 'the server sent no more')
-    return bytes(data[:expected]), found
+        expected = min(stop, size) - start
+        return b''.join(_chunks(url, response, expected))[:expected], sent
 
 
-def _receive(url: str, part: Part, size: int | None, limit: int, remedy: str) -> None:
-    """Receive one answer of the server: the rest of the file, or all of it."""
-    limit = limit if size is None else size
-    asked = {}
-    if part.offset:
-        asked = {'Range': f'bytes={part.offset}-', 'If-Range': part.version}
+def _part_in(response: HTTPResponse) -> tuple[int | None, int | None]:
+    """Return the first byte of the part in an answer, and the size of the file; None if whole."""
+    sent = CONTENT_RANGE.fullmatch(response.headers.get('Content-Range', ''))
+    is_part = response.status == PARTIAL_CONTENT and sent is not None
+    return (int(sent[1]), int(sent[2])) if is_part else (None, response.length)
+
+
+def _chunks(url: str, response: HTTPResponse, expected: int) -> Iterator[bytes]:
+    """Yield the bytes of an answer, at least as many as expected."""
+    received = 0
     try:
-        response = _open(url, asked, remedy)
-    except NoSuchPartError:
-        part.remove()
-        raise
-    with response:
-        tag = response.headers.get('ETag', '')  # If-Range takes a strong tag, or a date
-        version = tag if tag.startswith('"') else response.headers.get('Last-Modified')
-        is_rest, sent = response.status == 206, response.headers.get('Content-Range', '')
-        total = part.size if is_rest else response.length
-        expected = total or size or 0
-        too_large = f'{url} has more than {limit / 2**20:g} MiB; {remedy}'
-        if total is None and size is None and not response.chunked:
-            raise UserError(f'{url}: the server does not send the size of the file; {remedy}')
-        if size is not None and total not in (None, size):
-            raise UserError(f'{url} has {total} bytes instead of {size}; {remedy}')
-        if expected > limit:
-            raise UserError(too_large)
-        if not is_rest:  # the file has changed, or the server sends no parts
-            part.begin(version, total)
-        elif version not in (None, part.version) or not sent.startswith(f'bytes {part.offset}-'):
-            part.remove()
-            raise BrokenConnectionError(url, 'the server sent another part than requested')
-        progress = Progress(console=Console(stderr=True), disable=expected < SHOWN_SIZE)
-        with progress, part.path.open('ab') as file:
-            task = progress.add_task('Downloading', total=expected, completed=file.tell())
-            while chunk := _read(url, response):
-                if file.tell() + len(chunk) > limit:
-                    raise UserError(too_large)
-                file.write(chunk)
-                file.flush()  # so that a killed process loses nothing
-                progress.advance(task, len(chunk))
-    if part.path.stat().st_size < expected:
+        while chunk := response.read1(CHUNK):
+            received += len(chunk)
+            yield chunk
+    except (HTTPException, OSError) as error:
+        raise BrokenConnectionError(url, reason(error)) from None
+    if received < expected:
         raise BrokenConnectionError(url, 'the server sent no more')
 
 
 def _open(
-    url: str, headers: Mapping[str, str], remedy: str, sent: bytes | None = None
+    url: str, headers: Mapping[str, str], hint: str, sent: bytes | None = None
 ) -> HTTPResponse:
     """Request a file, or the part of it that the headers name."""
     token = headers.get(AUTHORIZATION, '')
@@ -273,7 +251,7 @@ def _open(
         raise UserError(f'{url}: {answer}; check {what}') from None
     except (URLError, TimeoutError) as error:
         cause = getattr(error, 'reason', error)
-        raise UnreachableError(f'{url} cannot be reached ({cause}); {remedy}') from None
+        raise UnreachableError(f'{url} cannot be reached ({cause}); {hint}') from None
     except (InvalidURL, ValueError) as error:
         raise UserError(f'{url} is not a web address ({error})') from None
     except (HTTPException, OSError) as error:
@@ -286,7 +264,7 @@ class _WebRedirects(request.HTTPRedirectHandler):
     def redirect_request(self, req: request.Request, *args: Any) -> request.Request | None:
         target = args[-1]
         if not target.startswith(('https://', f'{req.type}://')):
-            raise UserError(f'{req.full_url}: the server redirects to {target}; {REMEDY}')
+            raise UserError(f'{req.full_url}: the server redirects to {target}; {HINT}')
         has_token = req.has_header(AUTHORIZATION)
         if has_token and urlsplit(target)[:2] != urlsplit(req.full_url)[:2]:
             raise UserError(
@@ -294,10 +272,3 @@ class _WebRedirects(request.HTTPRedirectHandler):
                 'get the token'
             )
         return super().redirect_request(req, *args)
-
-
-def _read(url: str, response: HTTPResponse) -> bytes:
-    try:
-        return response.read1(CHUNK)
-    except (HTTPException, OSError) as error:
-        raise BrokenConnectionError(url, reason(error)) from None

@@ -7,7 +7,6 @@ that stops alone would leave the others waiting.
 import hashlib
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -24,102 +23,31 @@ from torch import nn
 from .errors import ProcessesError, UserError, one_line, reason
 from .files import open_regular
 
-TO_CONNECT = timedelta(minutes=10)
-NOTICE = timedelta(seconds=20)  # after which a waiting process says which others are missing
+CONNECT_TIMEOUT = timedelta(minutes=30)  # PyTorch's default for gloo
 # A crashed process is noticed at once, but one that is writing its result may take hours.
-PATIENCE = timedelta(days=1)
+TIMEOUT = timedelta(days=1)
 MAX_NAMED = 3  # differences in one sentence
 BLOCK = 2**20  # bytes of a file that are read at a time
 GLOO = re.compile(r'\bgloo\b', re.I)  # in gloo's errors, which are plain RuntimeErrors
 
 
-def connect(within: timedelta = TO_CONNECT) -> None:
+def connect(timeout: timedelta = CONNECT_TIMEOUT) -> None:
     """Connect the processes that torchrun started, by gloo.
 
-    Later exchanges may take a day. A process that has waited for a while prints which others are
-    missing.
-
-    Args:
-        within: How long the other processes may take to start.
-
     Raises:
-        UserError: If processes are missing by then, or cannot be reached.
+        UserError: If processes are missing at the end of the time, or cannot be reached.
     """
-    rank, count = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
-    address = f'{os.environ["MASTER_ADDR"]}:{os.environ["MASTER_PORT"]}'
-    store, patience = None, min(NOTICE, within)
-    minutes = f'{within.total_seconds() / 60:g} minutes'
-    while True:
-        try:
-            store = store or _store(rank, patience)
-            _wait_for_all(store, 'arrived', rank, count, patience)
-            break
-        except dist.DistError as error:
-            problem = _who_is_missing(store, count, address, error)
-        if patience == within:
-            raise UserError(
-                f'{problem}, after {minutes}: see the messages of the others, and start all of '
-                'them again, on machines that reach this address'
-            )
-        print(f'{problem}; waiting {minutes}', file=sys.stderr, flush=True)
-        patience = within
     try:
-        # The first connection, with a timeout of ten minutes, only tests that all processes reach
-        # each other. It is closed once all processes have it. The second one is used.
-        settings = dict(rank=rank, world_size=count)
-        test, run = (dist.PrefixStore(name, store) for name in ('test', 'run'))
-        dist.init_process_group('gloo', store=test, timeout=within, **settings)
-        _wait_for_all(store, 'connected', rank, count, within)
-        dist.destroy_process_group()
-        dist.init_process_group('gloo', store=run, timeout=PATIENCE, **settings)
+        dist.init_process_group('gloo', timeout=timeout)
         cpu_group()  # now: later a process may have ended, and only a connection shows that
     except RuntimeError as error:
+        address = f'{os.environ["MASTER_ADDR"]}:{os.environ["MASTER_PORT"]}'
         raise UserError(
-            f'all processes have arrived at {address}, but this one cannot connect to the others '
-            f'({reason(error)}): open all ports between the machines, and name the network with '
-            'GLOO_SOCKET_IFNAME if there are several'
+            f'not all {os.environ["WORLD_SIZE"]} processes can be connected at {address} '
+            f'({reason(error)}): see the messages of the others, and start all of them again; '
+            'between machines, all ports must be open, and GLOO_SOCKET_IFNAME names the network '
+            'if there are several'
         ) from error
-
-
-def _wait_for_all(
-    store: dist.Store, stage: str, rank: int, count: int, patience: timedelta
-) -> None:
-    store.set(f'{stage}_{rank}', '')
-    store.wait([f'{stage}_{i}' for i in range(count)], patience)
-
-
-def _store(rank: int, patience: timedelta) -> dist.Store:
-    """Return the store of the first process or of torchrun, which all processes share."""
-    is_server = rank == 0 and os.environ.get('TORCHELASTIC_USE_AGENT_STORE') != 'True'
-    host, port = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])
-    settings = dict(is_master=is_server, timeout=patience, wait_for_workers=False)
-    settings['use_libuv'] = os.environ.get('USE_LIBUV', '1') == '1'  # not in PyTorch for Windows
-    try:
-        store = dist.TCPStore(host, port, **settings)
-    except dist.DistNetworkError as error:
-        if not is_server:
-            raise
-        raise UserError(
-            f'the first process cannot listen at {host}:{port} ({reason(error)}): name an address '
-            'of its machine with MASTER_ADDR, and a free port with MASTER_PORT'
-        ) from error
-    restarts = os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')
-    return dist.PrefixStore(f'xcit_mm_{restarts}', store)
-
-
-def _who_is_missing(
-    store: dist.Store | None, count: int, address: str, error: dist.DistError
-) -> str:
-    """Return how many processes have arrived, and which have not."""
-    try:
-        missing = [i + 1 for i in range(count) if store and not store.check([f'arrived_{i}'])]
-    except dist.DistError:
-        missing = []
-    if not missing:
-        return f'the first of {count} processes does not answer at {address} ({reason(error)})'
-    numbers = ', '.join(map(str, missing))
-    arrived = count - len(missing)
-    return f'only {arrived} of {count} processes have arrived at {address} (missing: {numbers})'
 
 
 @contextmanager
@@ -146,7 +74,7 @@ def cpu_group() -> dist.ProcessGroup | None:
 
 @cache
 def _gloo_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
-    return dist.new_group(timeout=PATIENCE, backend='gloo')
+    return dist.new_group(timeout=TIMEOUT, backend='gloo')
 
 
 def own_group() -> dist.ProcessGroup | None:
@@ -181,21 +109,17 @@ def lost_processes_named() -> Iterator[None]:
         ) from error
 
 
-class _Shared(Exception):  # noqa: N818  only inside of :func:`together`
-    """Carries an error that is the same in all processes."""
-
-    def __init__(self, error: UserError) -> None:
-        super().__init__(str(error))
-        self.error = error
+class SharedError(UserError):
+    """An error of some processes that all of them raise."""
 
 
 @lost_processes_named()
-def agree(
+def share_errors(
     error: UserError | None = None, group: dist.ProcessGroup | None = None, number: int = 0
 ) -> int:
     """Return the largest ``number`` of all processes, or stop all of them at an ``error`` of any.
 
-    All processes call it before every exchange of data inside :func:`together`. A process that
+    All processes call it before every exchange of data inside :func:`all_processes`. A process that
     cannot continue calls it instead of the exchange, so no process waits for one that has left.
     """
     largest = torch.tensor([error is not None, number], dtype=torch.long)
@@ -205,30 +129,27 @@ def agree(
     problem = None if error is None else str(error)
     place = f'process {get_rank(group) + 1} on {gethostname()}'
     problems = all_gather_object((place, problem), group)
-    if error is None or any(other != problem for _, other in problems):
-        place, problem = next(pair for pair in problems if pair[1] is not None)
-        error = UserError(f'{place}: {problem}')
-    raise _Shared(error)
+    if error is not None and all(other == problem for _, other in problems):
+        raise error
+    raise SharedError(next(f'{place}: {text}' for place, text in problems if text is not None))
 
 
 @contextmanager
-def together(group: dist.ProcessGroup | None = None) -> Iterator[None]:
+def all_processes(group: dist.ProcessGroup | None = None) -> Iterator[None]:
     """Raise a UserError of one process in the ``with`` block in all processes.
 
     All processes leave the block together. Inside it they have to make the same exchanges, each
-    after :func:`agree`. An error of another type ends the process, and the others notice its end.
+    after :func:`share_errors`. An error of another type ends the process, and the others notice its
+    end.
     """
+    problem = None
     try:
-        problem = None
-        try:
-            yield
-        except ProcessesError:  # the others raise it as well, or have ended
-            raise
-        except UserError as error:
-            problem = error
-        agree(problem, group)
-    except _Shared as shared:
-        raise shared.error from None
+        yield
+    except (ProcessesError, SharedError):  # the others raise it as well, or have ended
+        raise
+    except UserError as error:
+        problem = error
+    share_errors(problem, group)
 
 
 def require_same(
@@ -246,28 +167,26 @@ def require_same(
         ProcessesError: If a value differs.
     """
     own = {name: str(value) for name, value in values.items()}
-    agree(None, group)
+    share_errors(None, group)
     with lost_processes_named():
-        everyone = all_gather_object((gethostname(), own), group)
-    host, first = everyone[0]
-    differences = []
-    for name in dict.fromkeys(name for _, other in everyone for name in other):
-        for number, (other_host, other) in enumerate(everyone, 1):
-            if other.get(name) != first.get(name):
-                pair = (one_line(one.get(name, 'missing'), 80) for one in (first, other))
-                differences.append(
-                    f'{name} is {next(pair)} in process 1 on {host} and {next(pair)} in process '
-                    f'{number} on {other_host}'
-                )
-                break
-    if not differences:
-        return
-    more = len(differences) - MAX_NAMED
-    named = '; '.join(differences[:MAX_NAMED]) + (f'; and {more} more' if more > 0 else '')
-    raise ProcessesError(
-        f'{about}{": " if about else ""}the processes differ: {named}: start all of them with '
-        'the same command, files and versions'
-    )
+        (host, first), *others = all_gather_object((gethostname(), own), group)
+    differences = [
+        f'{name} is {_quoted(first, name)} in process 1 on {host} and {_quoted(other, name)} in '
+        f'process {number} on {other_host}'
+        for number, (other_host, other) in enumerate(others, 2)
+        for name in first | other
+        if other.get(name) != first.get(name)
+    ]
+    if differences:
+        raise ProcessesError(
+            f'{about}{": " if about else ""}the processes differ: '
+            f'{"; ".join(differences[:MAX_NAMED])}: start all of them with the same command, '
+            'files and versions'
+        )
+
+
+def _quoted(values: Mapping[str, str], name: str) -> str:
+    return one_line(values.get(name, 'missing'), 80)
 
 
 def digest_of_file(path: Path) -> str:

@@ -54,7 +54,7 @@ def set_run_aside(work_dir: str) -> Path | None:
     A new run would replace some of the checkpoints, and a resume would mix both runs.
     """
     earlier = sorted(path for pattern in WRITTEN for path in Path(work_dir).glob(pattern))
-    return set_aside(Path(work_dir), earlier, 'name another --work-dir, or resume with --resume')
+    return set_aside(Path(work_dir), earlier)
 
 
 def newest_first(work_dir: str, pattern: str) -> list[Path]:

@@ -12,6 +12,7 @@ IN_CLONE = (PACKAGE.parent / 'tools' / 'cli.py').is_file()
 ROOT = PACKAGE.parent if IN_CLONE else PACKAGE / '.mim'
 CONFIGS = ROOT / 'configs'
 TOOLS = ROOT / 'tools'
+HUB = 'hf://'  # the beginning of the name of a model on the Hugging Face hub
 
 
 def tools() -> dict[str, Path]:
@@ -34,6 +35,16 @@ def find_config(name: str | Path) -> Path:
     if not is_name or path.is_file() or (path / 'config.json').exists():
         return path
     return CONFIGS / f'{stem}.py'
+
+
+def is_folder(name: str | Path) -> bool:
+    """Return whether a config or a checkpoint is a model on the hub or a local folder."""
+    if str(name).startswith(HUB):
+        return True
+    try:
+        return find_config(name).expanduser().is_dir()
+    except (OSError, RuntimeError):  # a name that is too long, or of an unknown user
+        return False
 
 
 def commands(text: str) -> str:

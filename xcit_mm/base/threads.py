@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 
 Item = TypeVar('Item')
 
-PATIENCE = 2.0  # seconds that a loop which ends early waits for the item that is being read
+TIMEOUT = 2.0  # seconds that a loop which ends early waits for the item that is being read
 
 
-def ahead(items: Iterable[Item]) -> Iterator[Item]:
+def prefetch(items: Iterable[Item]) -> Iterator[Item]:
     """Yield items, and compute the next one in a thread while the caller works on the current one.
 
     Errors of the items are raised here. Close the iterator (``contextlib.closing``) if the loop may
     end early: then no further item is begun. If the thread waits for something, such as a server,
-    it is abandoned after ``PATIENCE`` seconds, and does not keep the process from exiting.
+    it is abandoned after ``TIMEOUT`` seconds, and does not keep the process from exiting.
     """
     iterator, end = iter(items), object()
     requests: SimpleQueue[Future | None] = SimpleQueue()
@@ -41,10 +41,10 @@ def ahead(items: Iterable[Item]) -> Iterator[Item]:
             yield item
     finally:
         requests.put(None)
-        wait([following], PATIENCE)
+        wait([following], TIMEOUT)
 
 
-class Behind:
+class BackgroundWriter:
     """Calls of a function in one thread, in their order, within a ``with`` block.
 
     The end of the block waits for all calls, also after an error or Ctrl-C in the block. An error
@@ -57,7 +57,7 @@ class Behind:
         self._thread = ThreadPoolExecutor(1)
         self._calls: deque[tuple[Future, int]] = deque()
 
-    def __enter__(self) -> 'Behind':
+    def __enter__(self) -> 'BackgroundWriter':
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:

@@ -21,39 +21,18 @@ from ..base.shipped import CONFIGS
 from ..network.weights.pretrained import BACKBONES
 from .aligned_maps import align_maps
 from .image_classes import use_folders_as_classes
-from .image_rules import IMAGES_SCOPE
+from .replacements import log_line, replace_classes
 from .streaming import predict_in_dtype, stream_in_dtype, use_stream
-from .tree import class_name, replace_nodes, split_datasets, typed_nodes
+from .tree import class_name, split_datasets, typed_nodes
 from .tta import use_tta
 
-# Our classes do the same, and survive an interruption, a bad sample or a full disk. The classes for
-# panoptic data need no panopticapi, InstanceTTAModel merges masks as well, CocoAPMetric reads the
-# same ids as CheckedCocoDataset, ClassIoUMetric counts large images window by window, LoadLabels
-# reads the numbers that a file stores, with any number of bits, and StepInfoHook waits less often.
-REPLACEMENTS = {
-    'EpochBasedTrainLoop': 'ResumableEpochLoop',
-    'IterBasedTrainLoop': 'ResumableIterLoop',
-    'RuntimeInfoHook': 'StepInfoHook',
-    'ValLoop': 'SameSizeValLoop',
-    'CheckpointHook': 'WholeCheckpointHook',
-    'EarlyStoppingHook': 'ResumableEarlyStoppingHook',
-    'CocoDataset': 'CheckedCocoDataset',
-    'CocoPanopticDataset': 'CheckedPanopticDataset',
-    'LoadPanopticAnnotations': 'LoadPanoptic',
-    'CocoPanopticMetric': 'PanopticQualityMetric',
-    'CocoMetric': 'CocoAPMetric',
-    'IoUMetric': 'ClassIoUMetric',
-    'LoadImageFromFile': 'LoadImage',
-    'LoadAnnotations': 'LoadLabels',
-    'DetTTAModel': 'InstanceTTAModel',
-}
-LOAD_IMAGE_ARGUMENTS = {'type', 'to_float32', 'backend_args'}
 # What the configs of xcit_mm inherit; other configs get from it what they lack.
 RUNTIME = CONFIGS / '_base_/default_runtime.py'
 # What mmengine adds to the default hooks, and drops where a config has None.
 HOOKS_OF_MMENGINE = {
     *('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint'),
 }
+IMAGES_SCOPE = 'mmengine'  # of pretraining, distillation and classifiers
 LOGGERS = {'tensorboard': 'TensorBoardHook', 'wandb': 'WandbHook', 'mlflow': 'MLflowHook'}
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 # Of a dataloader: a batch_size that is still to be measured, or a num_workers to be counted.
@@ -71,7 +50,7 @@ def adapt(cfg: Config) -> list[str]:
 
     Edits ``cfg`` and returns sentences for the log. A config of ``configs/`` needs no edit.
     """
-    notes = _use_our_classes(cfg) + align_maps(cfg) + _add_runtime(cfg) + use_stream(cfg)
+    notes = log_line(replace_classes(cfg)) + align_maps(cfg) + _add_runtime(cfg) + use_stream(cfg)
     notes += _fill_windows(cfg) + _without_palettes(cfg)
     return notes + _without_panoptic_quality(cfg) + _adapt_workers(cfg)
 
@@ -147,43 +126,6 @@ def adapt_for_test(
             hook = cfg.default_hooks.get(name, dict(type=kind))
             cfg.default_hooks[name] = {**hook, 'test_dir': folder}
     return notes + _trust(cfg, trust_checkpoint)
-
-
-def _use_our_classes(cfg: Config) -> list[str]:
-    train_cfg = cfg.get('train_cfg')
-    if isinstance(train_cfg, dict) and 'type' not in train_cfg:  # mmengine allows that
-        by_epoch = train_cfg.pop('by_epoch', True)
-        train_cfg.type = 'EpochBasedTrainLoop' if by_epoch else 'IterBasedTrainLoop'
-    val_cfg = cfg.get('val_cfg')
-    if isinstance(val_cfg, dict):
-        val_cfg.setdefault('type', 'ValLoop')
-    replaced: set[str] = set()
-
-    def replace_type(node: Any) -> Any:
-        if isinstance(node, dict) and isinstance(node.get('type'), str):
-            name = class_name(node.type)  # of mmdet.CocoDataset, too
-            # With other arguments, such as color_type, mmcv's class decodes differently.
-            is_same = name != 'LoadImageFromFile' or node.keys() <= LOAD_IMAGE_ARGUMENTS
-            # Classes that are built on mmseg are registered with it only.
-            is_same &= name != 'IoUMetric' or cfg.get('default_scope') == 'mmseg'
-            is_same &= name != 'LoadAnnotations' or _is_of_mmseg(node.type, cfg)
-            if name in REPLACEMENTS and is_same:
-                replaced.add(name)
-                node.type = REPLACEMENTS[name]
-                if name == 'LoadAnnotations':
-                    node.pop('imdecode_backend', None)
-        return node
-
-    for name in cfg:
-        cfg[name] = replace_nodes(cfg[name], replace_type)
-    pairs = ', '.join(f'{REPLACEMENTS[name]} for {name}' for name in sorted(replaced))
-    return [f'The config uses the classes of xcit_mm: {pairs}.'] if replaced else []
-
-
-def _is_of_mmseg(kind: str, cfg: Config) -> bool:
-    """Return whether the name of a class, such as ``mmseg.LoadAnnotations``, is one of mmseg."""
-    scope, dot, _ = kind.partition('.')
-    return (scope if dot else cfg.get('default_scope')) == 'mmseg'
 
 
 def _add_runtime(cfg: Config) -> list[str]:

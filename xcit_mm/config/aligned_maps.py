@@ -20,6 +20,12 @@ ALIGNED = {
 DETECTOR_INPUTS = 'DetDataPreprocessor', 'MultibandPreprocessor'
 
 
+def is_on_xcit(model: dict) -> bool:
+    """Return whether the backbone of a model is an XCiT."""
+    backbone = model.get('backbone')
+    return isinstance(backbone, dict) and class_name(backbone.get('type')) == 'XCiT'
+
+
 def align_maps(cfg: Config) -> list[str]:
     """Pad the images of a detector, or the maps of a segmentor, and return sentences for the log.
 
@@ -27,21 +33,16 @@ def align_maps(cfg: Config) -> list[str]:
     """
     model = cfg.get('model')
     detector = model.get('detector', model) if isinstance(model, dict) else None  # of a teacher
-    backbone = detector.get('backbone') if isinstance(detector, dict) else None
-    if not isinstance(backbone, dict) or class_name(backbone.get('type')) != 'XCiT':
+    if not isinstance(detector, dict) or not is_on_xcit(detector):
         return []
     if cfg.get('default_scope') == 'mmdet':
         places = (model, detector, cfg)  # where mmdet and mmengine look for a preprocessor
         notes = [_pad_images(place.get('data_preprocessor')) for place in places]
         return [note for note in notes if note]
-    kind, notes = class_name(model.get('type')), []
-    if kind in ALIGNED:
-        model.type = ALIGNED[kind]
-        notes.append(f'model.type={model.type}: labels lie at the pixels of the image.')
-    if model.type in ALIGNED.values() and not backbone.get('pad_maps'):
-        backbone.pad_maps = True
-        notes.append('model.backbone.pad_maps=True: maps cover the whole image at any size.')
-    return notes
+    if model.get('type') not in ALIGNED.values() or detector.backbone.get('pad_maps'):
+        return []
+    detector.backbone.pad_maps = True
+    return ['model.backbone.pad_maps=True: maps cover the whole image at any size.']
 
 
 def _pad_images(preprocessor: dict | None) -> str:
@@ -50,8 +51,8 @@ def _pad_images(preprocessor: dict | None) -> str:
     if isinstance(preprocessor.get('data_preprocessor'), dict):  # of several branches
         preprocessor = preprocessor.data_preprocessor
     divisor = preprocessor.get('pad_size_divisor', 1)
-    is_known = class_name(preprocessor.get('type')) in DETECTOR_INPUTS and type(divisor) is int
-    if not is_known or divisor < 1 or divisor % MULTIPLE == 0:
+    is_ours = class_name(preprocessor.get('type')) in DETECTOR_INPUTS and type(divisor) is int
+    if not is_ours or divisor < 1 or divisor % MULTIPLE == 0:
         return ''
     preprocessor.pad_size_divisor = lcm(divisor, MULTIPLE)
     return (

@@ -19,17 +19,16 @@ from ..network.models import ImageXCiT
 from ..network.weights.names import HEAD, detector_state, model_state
 from ..network.weights.pretrained import read_all_safely
 from .aligned_maps import align_maps
-from .channel_rules import check_image_channels
 from .config_errors import config_errors
+from .replacements import replace_classes
 
 FRAMEWORKS = ('mmdet', 'mmseg')
 
 
-def build_model(cfg: Config, device: str, options: Mapping[str, Any] | None = None) -> nn.Module:
+def build_model(cfg: Config, device: str) -> nn.Module:
     """Build the detector or segmentor of a config in evaluation mode, without reading any weights.
 
-    ``device`` is 'cpu', or 'meta' for shapes that take no memory. An error names the ``options`` of
-    the command line, which are in ``cfg`` already.
+    ``device`` is 'cpu', or 'meta' for shapes that take no memory.
     """
     framework = cfg.get('default_scope')
     if cfg.get('model') is None:
@@ -37,16 +36,15 @@ def build_model(cfg: Config, device: str, options: Mapping[str, Any] | None = No
     if framework not in FRAMEWORKS:
         choices = ', '.join(FRAMEWORKS)
         raise UserError(f'{cfg.filename}: default_scope={framework!r} is not one of {choices}')
+    replace_classes(cfg, ('model',))
     align_maps(cfg)
-    with config_errors(cfg, options):
-        check_image_channels(cfg, ('test',))
     require_one_stack()
     require('mmcv')
     require_framework(framework)
     scope = DefaultScope.overwrite_default_scope(framework)
     # Some detectors of mmdet load a teacher when they are built.
     trust = read_all_safely(trusted=False)
-    with config_errors(cfg, options), torch.device(device), scope, quiet(), trust:
+    with config_errors(cfg), torch.device(device), scope, quiet(), trust:
         return revert_sync_batchnorm(MODELS.build(cfg.model)).eval()
 
 

@@ -36,6 +36,11 @@ MAX_BYTES = 2**20
 MAX_DEPTH = 40  # levels of values in each other; our configs have ten
 START = 'init_cfg', 'pretrained'  # arguments for weights that a training starts from
 TUPLE = '__tuple__'  # JSON has lists only, but some transforms need tuples
+NOT_ALLOWED = (
+    'but a config that is data may contain only registered types and plain values, because '
+    'nothing in it may run or reach other files: use a config file, and load the weights as '
+    'its checkpoint'
+)
 VALUES = (str, bool, int, float, type(None))
 # Neither a path nor an address, a dotted name or an expression.
 PLAIN = re.compile(r'[\w -]*', re.ASCII)
@@ -130,7 +135,7 @@ def _check(content: Any, name: str) -> None:
         if not isinstance(content.get(key), kind):
             raise UserError(f'the config of {name} has no {key} of type {kind.__name__}')
     if more := content.keys() - KEYS.keys():
-        raise UserError(f'the config of {name} has {one_line(min(more))}, {_not_allowed()}')
+        raise UserError(f'the config of {name} has {one_line(min(more))}, {NOT_ALLOWED}')
     if not all(isinstance(value, str) for value in content['classes']):
         raise UserError(f'the classes in the config of {name} are not a list of names')
     scope = content['default_scope']
@@ -140,23 +145,26 @@ def _check(content: Any, name: str) -> None:
             f'{", ".join(FRAMEWORKS)}'
         )
     parts = {key: content[key] for key in ('model', 'pipeline')}
-    known = _known_types(parts, scope)
+    types = _registered_types(parts, scope)
     for place, value in nodes(parts):
-        key = place.rpartition('.')[2]
-        if _reads_files(key, value):
-            is_allowed = False
-        elif key == 'type':
-            is_allowed = isinstance(value, str) and value in known and not _is_module(value)
-        elif isinstance(value, dict):
-            is_allowed = all(KEY.fullmatch(inner) for inner in value)
-        elif isinstance(value, str):
-            is_allowed = PLAIN.fullmatch(value) is not None and not _is_module(value)
-        else:
-            is_allowed = isinstance(value, (list, tuple, *VALUES))
-        if not is_allowed or place.count('.') > MAX_DEPTH:
+        is_deep = place.count('.') > MAX_DEPTH
+        if is_deep or not _is_allowed(place.rpartition('.')[2], value, types):
             raise UserError(
-                f'the config of {name}: {one_line(place)}={one_line(repr(value))}, {_not_allowed()}'
+                f'the config of {name}: {one_line(place)}={one_line(repr(value))}, {NOT_ALLOWED}'
             )
+
+
+def _is_allowed(key: str, value: Any, types: set[str]) -> bool:
+    """Return whether a value under a key can neither run code nor reach another file."""
+    if _reads_files(key, value):
+        return False
+    if key == 'type':
+        return isinstance(value, str) and value in types and not _is_module(value)
+    if isinstance(value, dict):
+        return all(KEY.fullmatch(inner) for inner in value)
+    if isinstance(value, str):
+        return PLAIN.fullmatch(value) is not None and not _is_module(value)
+    return isinstance(value, (list, tuple, *VALUES))
 
 
 def _reads_files(key: str, value: Any) -> bool:
@@ -170,15 +178,7 @@ def _reads_files(key: str, value: Any) -> bool:
     return LOADING_IF_TEXT.fullmatch(key) is not None or value in file_handlers
 
 
-def _not_allowed() -> str:
-    return (
-        'but a config that is data may contain only registered types and plain values, because '
-        'nothing in it may run or reach other files: use a config file, and load the weights as '
-        'its checkpoint'
-    )
-
-
-def _known_types(parts: dict[str, Any], scope: str) -> set[str]:
+def _registered_types(parts: dict[str, Any], scope: str) -> set[str]:
     """Return the names of all types that a config of a framework may build."""
     types = (str(value) for place, value in nodes(parts) if place.endswith('.type'))
     used = {scope, *(kind.partition('.')[0] for kind in types)}

@@ -1,7 +1,6 @@
 """Large-scale jitter with copy-paste for the training data of any config with masks."""
 
 from pathlib import Path
-from typing import Any
 
 from mmengine.config import Config
 
@@ -12,18 +11,15 @@ from .tree import class_name, loads_masks
 SOURCE = CONFIGS / '_base_/coco_instance_lsj.py'
 
 
-def use_jitter(cfg: Config, size: Any, path: Path) -> None:
+def use_jitter(cfg: Config, size: int, path: Path) -> None:
     """Augment the training data as ``configs/_base_/coco_instance_lsj.py`` does.
 
     The dataset and the transforms that load an image and its masks are kept. ``size`` is the height
     and width of the augmented images in pixels, ``path`` the file of the config, for errors.
 
     Raises:
-        UserError: If the size is not a number of pixels, or the training data is not one dataset
-            with masks.
+        UserError: If the training data is not one dataset with masks.
     """
-    if type(size) is not int or size < 32:
-        raise UserError(f'--cfg-options lsj={size!r} is not a size in pixels, such as 1024')
     loader = cfg.get('train_dataloader') or {}
     dataset = loader.get('dataset') or {}
     if class_name(dataset.get('type')) == 'MultiImageMixDataset':

@@ -1,68 +1,81 @@
-"""The rules for a config: what would fail later is refused here. Nothing is edited."""
+"""The checks of a config before a run: the mistakes that are made most often.
+
+Nothing is built and nothing is edited. All other mistakes are errors of the package that builds the
+part (:mod:`~.config_errors`).
+"""
 
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
-import torch
 from mmengine.config import Config
+from mmengine.utils import is_seq_of
 
 from ..base.environment import BUILT_ON, require, require_framework
 from ..base.errors import UserError, did_you_mean
 from ..base.launchers import LAUNCHERS
 from ..base.run_files import require_checkpoints
+from ..network.archs import ARCHS
 from ..network.weights.pretrained import require_file
-from .adapt import AUTO, LOGGERS
-from .channel_rules import check_image_channels, check_map_channels
-from .data_rules import check_classes, check_data
+from ..network.xcit import NUM_LEVELS
+from .adapt import LOGGERS
 from .draft import check_draft
-from .height_rules import check_heights
-from .image_rules import check_images
-from .stream_rules import check_stream, streams_training
-from .tree import class_name, typed_nodes
+from .streaming import is_streamed
+from .tree import class_name, dataset_class, default_of, dicts, split_datasets, typed_nodes
 
 REQUIRED = {
     'train': ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
     'test': ('model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
     'prediction': ('model', 'test_dataloader'),
 }
-METRICS_WITH_ERRORS = ('CocoAPMetric', 'ClassIoUMetric', 'AccuracyMetric')
 SPLITS = {'train': ('train', 'val'), 'test': ('test',)}
+# Other heads may predict something else than the classes of the dataset: words, stuff, edges.
+HEADS = (
+    *('Shared2FCBBoxHead', 'ConvFCBBoxHead', 'FCNMaskHead', 'RetinaHead', 'RTMDetSepBNHead'),
+    *('DeformableDETRHead', 'DINOHead', 'Mask2FormerHead', 'FPNHead', 'UPerHead', 'FCNHead'),
+    'ImageXCiT',
+)
+CLASSES, THINGS, STUFF = 'num_classes', 'num_things_classes', 'num_stuff_classes'  # of a head
+# For each dataset, the metrics that read the same annotation file.
+METRICS_OF = {
+    'CheckedCocoDataset': ('CocoMetric', 'CocoAPMetric'),
+    'CheckedPanopticDataset': ('PanopticQualityMetric',),
+    'Scenes': ('CocoMetric', 'CocoAPMetric'),
+}
+FOLDER, ANNOTATIONS = 'folder', 'annotation file'
+GENERIC_HELP = "point to it with --cfg-options data_root=DIR or in the config's dataloaders"
 
 
-def check(cfg: Config, task: str) -> list[str]:
-    """Check what a run ('train' or 'test') needs, from the quickest check to the slowest.
-
-    Returns sentences on the data for the log.
-    """
+def check(cfg: Config, task: str) -> None:
+    """Check what a run ('train' or 'test') needs, from the quickest check to the slowest."""
     require_parts(cfg, task)
-    check_scope(cfg)
-    _check_launcher(cfg.launcher)
-    if type(cfg.max_bad_share) not in (int, float) or not 0 <= cfg.max_bad_share <= 1:
-        raise UserError(f'max_bad_share={cfg.max_bad_share!r} is not a number from 0 to 1')
-    if task == 'train':
-        check_counts(cfg)
-        check_recipe(cfg)
-        check_single_images(cfg)
-    check_heights(cfg, SPLITS[task])
-    check_stream(cfg, SPLITS[task])
-    check_map_channels(cfg)
-    check_class_weights(cfg)
-    check_image_channels(cfg, SPLITS[task])
+    _require_framework_name(cfg)
+    _require_launcher(cfg.launcher)
+    check_channels(cfg)
+    _check_stream(cfg, SPLITS[task])
     check_draft(cfg)
+    _check_layer_decay(cfg.get('optim_wrapper') or {})
     for name in LOGGERS.keys() & cfg.default_hooks.keys():
         require(name)
-    if task == 'test':
-        check_errors(cfg)
     if cfg.get('resume') and not cfg.get('load_from'):
         require_checkpoints(cfg.work_dir)
-    remarks = check_data(cfg, SPLITS[task])
+    check_data(cfg, SPLITS[task])
     require_framework(cfg.default_scope)
     check_classes(cfg, SPLITS[task])
-    if task == 'train':
-        check_images(cfg)
     if cfg.get('load_from'):
         require_file(cfg.load_from, trusted=cfg.get('trust_checkpoint', False))
-    return remarks
+
+
+def _check_layer_decay(wrapper: Mapping[str, Any]) -> None:
+    """Refuse a decay of layers without its constructor, because mmengine's own ignores it."""
+    decay = (wrapper.get('paramwise_cfg') or {}).get('layer_decay')
+    if decay is not None and class_name(wrapper.get('constructor')) != 'LayerDecayConstructor':
+        raise UserError(
+            f'optim_wrapper.paramwise_cfg.layer_decay={decay!r} needs '
+            'optim_wrapper.constructor=LayerDecayConstructor'
+        )
 
 
 def require_parts(cfg: Config, task: str) -> None:
@@ -72,8 +85,67 @@ def require_parts(cfg: Config, task: str) -> None:
             raise UserError(f'the config {cfg.filename} has no {part}, which a {task} run needs')
 
 
-def check_scope(cfg: Config) -> None:
-    """Refuse a framework that is not installed, because of its name rather than as a package."""
+def check_channels(cfg: Config) -> None:
+    """Refuse a neck or a head with other input channels than the backbone's maps have."""
+    backbone = cfg.model.get('backbone') or {}
+    arch = backbone.get('arch', 's12')
+    if backbone.get('type') != 'XCiT' or not isinstance(arch, str) or arch not in ARCHS:
+        return  # the backbone itself refuses an invalid arch
+    dim, number = ARCHS[arch].embed_dim, NUM_LEVELS - backbone.get('start_level', 0)
+    heads = 'decode_head', 'auxiliary_head', 'panoptic_head'
+    for name in ('neck',) if cfg.model.get('neck') else heads:
+        part = cfg.model.get(name)
+        channels = part.get('in_channels') if isinstance(part, dict) else None
+        fitting = dim
+        if is_seq_of(channels, int):
+            fitting = type(channels)([dim] * (number if name == 'neck' else len(channels)))
+        if channels is not None and channels != fitting:
+            raise UserError(
+                f'model.{name}.in_channels={channels}: XCiT {arch} returns {number} maps with '
+                f'{dim} channels; write in_channels={fitting}'
+            )
+
+
+def check_data(cfg: Config, splits: Sequence[str]) -> None:
+    """Require the files of the dataloaders and evaluators.
+
+    If the config has a ``data_help``, its ``text`` says how to get the data below its ``root``
+    (which replaces ``{root}``).
+    """
+    for split in splits:
+        datasets = split_datasets(cfg, split)
+        evaluators = cfg.get(f'{split}_evaluator') or []
+        metrics = [evaluators] if isinstance(evaluators, dict) else evaluators
+        metrics = [metric for metric in metrics if metric.get('ann_file')]
+        paths = [entry for dataset in datasets for entry in _paths(dataset)]
+        paths += [(ANNOTATIONS, Path(metric['ann_file'])) for metric in metrics]
+        for kind, path in paths:
+            _require_path(cfg, split, kind, path)
+        for dataset in datasets:
+            _require_images(cfg, split, dataset)
+        if len(datasets) == 1:
+            _check_evaluators(metrics, datasets[0], split)
+
+
+def check_classes(cfg: Config, splits: Sequence[str]) -> None:
+    """Compare the numbers of classes of the heads with the classes of the registered datasets.
+
+    A ``CheckedCocoDataset`` itself compares its classes with the classes of its annotation file.
+    """
+    for split in splits:
+        for dataset in split_datasets(cfg, split):
+            kind = dataset_class(dataset, cfg.default_scope)
+            info = {**getattr(kind, 'METAINFO', {}), **(dataset.get('metainfo') or {})}
+            classes = _class_names(info.get('classes'), split)
+            if classes is None:
+                continue
+            counted = {CLASSES: classes, THINGS: classes, STUFF: ()}
+            if 'thing_classes' in info:  # the heads of a panoptic model share the classes
+                counted = {THINGS: info['thing_classes'], STUFF: info['stuff_classes']}
+            _check_heads(cfg.model, counted, split)
+
+
+def _require_framework_name(cfg: Config) -> None:
     scope = cfg.get('default_scope')
     if not isinstance(scope, str) or (scope not in BUILT_ON and find_spec(scope) is None):
         raise UserError(
@@ -82,120 +154,114 @@ def check_scope(cfg: Config) -> None:
         )
 
 
-def check_counts(cfg: Config) -> None:
-    """Refuse a length of a training run or of a batch that is not a positive integer."""
-    counts = {
-        'optim_wrapper.accumulative_counts': cfg.optim_wrapper.get('accumulative_counts'),
-        'train_cfg.max_iters': cfg.train_cfg.get('max_iters'),
-        'train_cfg.max_epochs': cfg.train_cfg.get('max_epochs'),
-        'train_dataloader.batch_size': cfg.train_dataloader.get('batch_size'),
-    }
-    if counts['train_dataloader.batch_size'] == AUTO:
-        _check_auto(cfg, counts.pop('optim_wrapper.accumulative_counts'))
-        del counts['train_dataloader.batch_size']
-    for name, count in counts.items():
-        if count is not None and (type(count) is not int or count < 1):
-            raise UserError(f'{name}={count!r} is not a positive integer')
-
-
-def _check_auto(cfg: Config, counts: int | None) -> None:
-    """Refuse to measure the batch size if there is no recipe or another option decides it."""
-    place = f'train_dataloader.batch_size={AUTO}'
-    base = (cfg.get('auto_scale_lr') or {}).get('base_batch_size')
-    if type(base) is not int or base < 1:
-        raise UserError(
-            f'{place} needs auto_scale_lr.base_batch_size, the number of images in an update of '
-            f'the recipe: base_batch_size={base!r} is not a positive integer'
-        )
-    if counts not in (None, 1):
-        raise UserError(
-            f'optim_wrapper.accumulative_counts={counts!r} does not go with {place}, which chooses '
-            'it: leave it out, or write a batch_size'
-        )
-    if cfg.get('stream') is not None:
-        raise UserError(
-            f'{place} does not go with stream, which computes one image at a time: write 1'
-        )
-
-
-def check_recipe(cfg: Config) -> None:
-    """Refuse recipe options that mmengine would ignore, or fail on once the model is built."""
-    wrapper = cfg.optim_wrapper
-    decay = (wrapper.get('paramwise_cfg') or {}).get('layer_decay')
-    constructor = class_name(wrapper.get('constructor'))
-    if decay is not None and constructor != 'LayerDecayConstructor':
-        raise UserError(
-            f'optim_wrapper.paramwise_cfg.layer_decay={decay!r} needs '
-            'optim_wrapper.constructor=LayerDecayConstructor'
-        )
-    for name, hook in cfg.default_hooks.items():
-        if hook and 'type' not in hook:
-            raise UserError(
-                f'default_hooks.{name} has no type: add one, as in default_hooks.ema.type=EMAHook'
-            )
-    for place, hook in (
-        *typed_nodes(cfg.default_hooks, 'default_hooks'),
-        *typed_nodes(cfg.get('custom_hooks') or [], 'custom_hooks'),
-    ):
-        momentum = hook.get('momentum', 0.0002)
-        is_share = type(momentum) in (int, float) and 0 < momentum < 1
-        if 'EMAHook' in class_name(hook['type']) and not is_share:
-            raise UserError(
-                f'{place}.momentum={momentum!r} is not between 0 and 1; it is the weight of the '
-                'newest parameters, such as 0.0002'
-            )
-
-
-def check_errors(cfg: Config) -> None:
-    """Refuse --errors if no metric counts errors."""
-    metrics = [class_name(node['type']) for _, node in typed_nodes(cfg.test_evaluator)]
-    folder = (cfg.default_hooks.get('errors') or {}).get('test_dir')
-    if folder is not None and not set(metrics) & set(METRICS_WITH_ERRORS):
-        raise UserError(
-            f'--errors {folder}: {" and ".join(metrics)} of test_evaluator counts no errors, only '
-            f'{", ".join(METRICS_WITH_ERRORS)} do: leave out --errors, or use one of them'
-        )
-
-
-def check_single_images(cfg: Config) -> None:
-    """Refuse batches of one image for the BatchNorm of a head that pools to 1x1, as UperNet's.
-
-    Streamed images leave BatchNorm in evaluation mode.
-    """
-    head = cfg.model.get('decode_head')
-    if streams_training(cfg) or not isinstance(head, dict) or 1 not in head.get('pool_scales', ()):
-        return
-    norm = (head.get('norm_cfg') or {}).get('type')
-    on_gpus = cfg.launcher != 'none' and torch.cuda.is_available()
-    is_synchronized = on_gpus and (norm == 'SyncBN' or cfg.get('sync_bn'))
-    is_single = cfg.train_dataloader.get('batch_size', 1) == 1
-    if norm in ('BN', 'SyncBN') and is_single and not is_synchronized:
-        raise UserError(
-            f'train_dataloader.batch_size=1: the BatchNorm of {head.type} after its 1x1 pooling '
-            'needs 2 images'
-        )
-
-
-def check_class_weights(cfg: Config) -> None:
-    """Refuse a Mask2Former whose weights of classes are not one for each, and one for no object."""
-    for name in ('decode_head', 'panoptic_head'):
-        head = cfg.model.get(name)
-        if not isinstance(head, dict) or 'num_things_classes' not in head:
-            continue
-        number = head.num_things_classes + head.get('num_stuff_classes', 0)
-        weights = (head.get('loss_cls') or {}).get('class_weight') or [1.0] * (number + 1)
-        if len(weights) != number + 1:
-            raise UserError(
-                f'model.{name}.loss_cls.class_weight has {len(weights)} numbers: write '
-                f'{number + 1}, one for each of the {number} classes and one for no object'
-            )
-
-
-def _check_launcher(launcher: str) -> None:
-    if launcher == 'none':
-        return
-    variable, command = LAUNCHERS[launcher]
-    if variable not in os.environ:
+def _require_launcher(launcher: str) -> None:
+    variable, command = LAUNCHERS.get(launcher, (None, ''))
+    if variable is not None and variable not in os.environ:
         raise UserError(f'--launcher {launcher}: no process group; start it with {command}')
-    if launcher != 'pytorch' and not torch.cuda.is_available():
-        raise UserError(f'--launcher {launcher} needs GPUs; without them use pytorch')
+
+
+def _check_stream(cfg: Config, splits: Sequence[str]) -> None:
+    """Refuse images that are opened but not streamed, or the reverse, and batches of them."""
+    for split in splits:
+        place, loader = f'{split}_dataloader', cfg.get(f'{split}_dataloader') or {}
+        opened = any(class_name(part['type']) == 'OpenImage' for _, part in typed_nodes(loader))
+        streamed = is_streamed(cfg, split)
+        if loader and streamed and not opened:
+            raise UserError(
+                f'{place}: stream computes whole images, which OpenImage reads by windows: write '
+                'a pipeline from OpenImage to PackScene, or stream=None; stream=dict(train=False, '
+                '...) trains on images that are loaded'
+            )
+        if opened and not streamed:
+            raise UserError(
+                f'{place}: OpenImage opens images that are read by windows: add '
+                "stream=dict(memory='2GiB', train=True), or load the images with LoadImage"
+            )
+        if streamed and loader.get('batch_size', 1) != 1:
+            raise UserError(
+                f'{place}.batch_size={loader.batch_size}: whole images are streamed one at a time: '
+                'write batch_size=1; optim_wrapper.accumulative_counts adds up the gradients of '
+                'several images'
+            )
+
+
+def _paths(dataset: dict) -> Iterator[tuple[str, Path]]:
+    root = dataset.get('data_root') or ''
+    if root:
+        yield FOLDER, Path(root)
+    if dataset.get('ann_file'):
+        yield ANNOTATIONS, Path(root, dataset['ann_file'])
+    for prefix in filter(None, (dataset.get('data_prefix') or {}).values()):
+        yield FOLDER, Path(root, prefix)
+
+
+def _require_path(cfg: Config, split: str, kind: str, path: Path) -> None:
+    if path.is_dir() if kind == FOLDER else path.is_file():
+        return
+    help_of_config = cfg.get('data_help')
+    remedy = GENERIC_HELP
+    if isinstance(help_of_config, dict) and path.is_relative_to(help_of_config['root']):
+        remedy = help_of_config['text'].format(root=help_of_config['root'])
+    problem = f'is not the expected {kind}' if path.exists() else 'is missing'
+    raise UserError(
+        f'{split} data: {kind} {path} {problem} (looked for at {path.absolute()}); {remedy}'
+    )
+
+
+def _require_images(cfg: Config, split: str, dataset: dict) -> None:
+    """Require an image in a folder that mmseg lists, because mmseg does not explain an empty list.
+
+    :class:`SegmentationFolders`, which reads all suffixes, does.
+    """
+    prefix = (dataset.get('data_prefix') or {}).get('img_path')
+    kind = dataset_class(dataset, cfg.default_scope)
+    # By name: importing mmseg to compare the classes takes seconds.
+    is_of_mmseg = 'BaseSegDataset' in [base.__name__ for base in getattr(kind, '__mro__', ())]
+    if not is_of_mmseg or not prefix or dataset.get('ann_file'):
+        return
+    suffix = dataset.get('img_suffix') or default_of(kind, 'img_suffix')
+    folder = Path(dataset.get('data_root') or '', prefix)
+    if isinstance(suffix, str) and not any(folder.rglob(f'*{suffix}')):
+        raise UserError(
+            f'{split} data: {folder} has no images *{suffix}: set img_suffix of the dataset, and '
+            "seg_map_suffix for its labels, or use type='SegmentationFolders'"
+        )
+
+
+def _check_evaluators(metrics: Sequence[dict], dataset: dict, split: str) -> None:
+    """Refuse metrics that would compare the predictions with another annotation file."""
+    ann_file = Path(dataset.get('data_root') or '', dataset.get('ann_file') or '')
+    same = METRICS_OF.get(class_name(dataset.get('type')), ())
+    for metric in metrics:
+        is_same = class_name(metric.get('type')) in same
+        if is_same and not ann_file.samefile(metric['ann_file']):
+            raise UserError(
+                f'{split}_evaluator: ann_file={metric["ann_file"]} is not the annotation file of '
+                f'the {split} dataset, {ann_file}: name the same file in both'
+            )
+
+
+def _class_names(classes: Any, split: str) -> Sequence[str] | None:
+    """Return the names of classes; mmengine reads a text as a file with one name per line."""
+    if not isinstance(classes, str):
+        return classes
+    if not Path(classes).is_file():
+        raise UserError(
+            f'{split} data: classes={classes!r} is neither a tuple of names, as in ({classes!r},), '
+            'nor a file with one name per line'
+        )
+    return Path(classes).read_text(encoding='utf-8').splitlines()
+
+
+def _check_heads(model: dict, counted: Mapping[str, Sequence[str]], split: str) -> None:
+    """Compare the numbers of classes in a model with the classes that each counts."""
+    for place, part in dicts(model, 'model'):
+        if 'rpn_head' in place.split('.'):  # an RPN has one class
+            continue
+        for name, names in counted.items():
+            is_compared = name != CLASSES or part.get('type') in HEADS
+            if is_compared and part.get(name, len(names)) != len(names):
+                raise UserError(
+                    f'{place}.{name}={part[name]}, but the {split} dataset has {len(names)} '
+                    f'classes ({", ".join(names)}): set {name}={len(names)} there'
+                )

@@ -1,17 +1,15 @@
 """The edits to the config of a run that streams whole images."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 
 from ..base.device import choose_dtype, dtype_name
-from ..base.errors import UserError, did_you_mean
+from ..base.errors import UserError
 from ..base.files import require_writable
 from ..base.sizes import bytes_of
-from .stream_rules import streams_training
 from .tree import class_name
 
 DEFAULTS = dict(memory=None, store=None, shared=False, train=True)
@@ -22,7 +20,13 @@ SHAREABLE = ('DefaultSampler', 'InfiniteSampler', 'SharedSampler')
 # Hooks that draw whole images.
 DRAWING = ('DetVisualizationHook', 'SegVisualizationHook')
 # Seconds that NCCL waits: the image of a process may be much larger than the others.
-PATIENCE = 24 * 60 * 60
+TIMEOUT = 24 * 60 * 60
+
+
+def is_streamed(cfg: Config, split: str) -> bool:
+    """Return whether a run computes the images of a split as whole images, tile by tile."""
+    stream = cfg.get('stream')
+    return stream is not None and (split != 'train' or stream.get('train', True))
 
 
 def use_stream(cfg: Config) -> list[str]:
@@ -34,11 +38,17 @@ def use_stream(cfg: Config) -> list[str]:
     training computes whole images as well. Edits ``cfg`` and returns sentences for the log.
 
     Raises:
-        UserError: If a value is invalid, or the model has a wrapper already.
+        UserError: If the store cannot be written, or the model has a wrapper already.
+        ValueError: If the memory is not a size.
     """
     if cfg.get('stream') is None:
         return _without_stream(cfg)
-    values = _values(cfg.stream)
+    values = {**DEFAULTS, **cfg.stream}
+    memory = values['memory']
+    if memory is not None:
+        values['memory'] = bytes_of(memory) if isinstance(memory, str) else int(memory)
+    if values['store'] is not None:
+        require_writable(values['store'])
     wrapper = cfg.get('model_wrapper_cfg')
     if wrapper and class_name(wrapper.get('type')) != WRAPPER:
         raise UserError(
@@ -65,7 +75,8 @@ def stream_in_dtype(cfg: Config) -> list[str]:
     """Replace float16 in training, because gradients of tiles would need their own scale."""
     wrapper = cfg.get('optim_wrapper') or {}
     is_mixed = class_name(wrapper.get('type')) == 'AmpOptimWrapper'
-    if not streams_training(cfg) or not is_mixed or wrapper.get('dtype') not in (None, 'float16'):
+    is_float16 = is_mixed and wrapper.get('dtype') in (None, 'float16')
+    if not is_float16 or not is_streamed(cfg, 'train'):
         return []
     wrapper.pop('dtype', None)
     wrapper.pop('loss_scale', None)
@@ -92,40 +103,6 @@ def _without_stream(cfg: Config) -> list[str]:
     cfg.pop('model_wrapper_cfg')
     cfg.default_hooks.pop('room', None)
     return [f'{WRAPPER} is removed: stream is None.']
-
-
-def _values(stream: Any) -> dict[str, Any]:
-    """Return the values of ``stream`` with their defaults, and the memory in bytes."""
-    if not isinstance(stream, dict):
-        raise UserError(
-            f"stream={stream!r} is not a dict, such as dict(memory='2GiB', store=None): on the "
-            'command line, write stream.memory=2GiB'
-        )
-    for name in stream.keys() - DEFAULTS.keys():
-        hint = did_you_mean(name, DEFAULTS) or f': it has {", ".join(DEFAULTS)}'
-        raise UserError(f'stream has no {name}{hint}')
-    values = {**DEFAULTS, **stream}
-    for name in ('shared', 'train'):
-        if type(values[name]) is not bool:
-            raise UserError(f'stream.{name}={values[name]!r} is neither True nor False')
-    store = values['store']
-    if store is not None:
-        if not isinstance(store, str):
-            raise UserError(f'stream.store={store!r} is not the path of a folder')
-        require_writable(store)
-    if values['memory'] is not None:
-        values['memory'] = _bytes(values['memory'])
-    return values
-
-
-def _bytes(memory: Any) -> int:
-    is_number = type(memory) in (int, float)
-    if isinstance(memory, str) or is_number:
-        try:
-            return bytes_of(f'{memory:.0f}' if is_number else memory)
-        except ValueError:
-            pass
-    raise UserError(f'stream.memory={memory!r} is not a size such as 2GiB or 500MB')
 
 
 def _in_this_process(cfg: Config, loaders: Sequence[str]) -> list[str]:
@@ -166,5 +143,5 @@ def _wait_longer(cfg: Config) -> list[str]:
     settings = (cfg.get('env_cfg') or {}).get('dist_cfg') or {}
     if cfg.launcher == 'none' or not torch.cuda.is_available() or 'timeout' in settings:
         return []
-    cfg.merge_from_dict({'env_cfg.dist_cfg.timeout': PATIENCE})
-    return [f'env_cfg.dist_cfg.timeout={PATIENCE}: images differ in the time that they take.']
+    cfg.merge_from_dict({'env_cfg.dist_cfg.timeout': TIMEOUT})
+    return [f'env_cfg.dist_cfg.timeout={TIMEOUT}: images differ in the time that they take.']

@@ -7,8 +7,6 @@ from mmengine.config import Config
 
 from ..base.errors import UserError
 from .draft import RESIZE
-from .height_rules import ESTIMATORS
-from .image_rules import IMAGES_SCOPE
 from .tree import class_name, split_datasets
 
 # Sizes of the views relative to the size of the test, as in the configs of mmdet and mmseg.
@@ -25,12 +23,10 @@ def use_tta(cfg: Config) -> list[str]:
     views follow from the test pipeline. Edits ``cfg`` and returns sentences for the log.
     """
     dataset, *others = split_datasets(cfg, 'test')
-    if cfg.get('default_scope') == IMAGES_SCOPE:
-        raise UserError('--tta merges predictions of detectors and segmentors: leave it out')
     if others or cfg.get('default_scope') not in RATIOS:
         raise UserError(
-            f'--tta: the test data of {cfg.filename} is not a single dataset of mmdet or mmseg: '
-            'test its datasets one by one'
+            f'--tta: the test data of {cfg.filename} is not a single dataset of mmdet or mmseg, '
+            'whose predictions can be merged'
         )
     test_cfg = cfg.model.get('test_cfg') or {}
     if cfg.model.get('panoptic_fusion_head') and test_cfg.get('panoptic_on', True):
@@ -38,8 +34,6 @@ def use_tta(cfg: Config) -> list[str]:
             '--tta merges objects with boxes, not the segments of a panoptic model: add '
             '--cfg-options model.test_cfg.panoptic_on=False to evaluate its objects'
         )
-    if class_name(cfg.model.get('type')) in ESTIMATORS:
-        raise UserError('--tta merges the scores of classes, not heights: leave it out')
     ratios = RATIOS[cfg.default_scope]
     sizes = ', '.join(map(str, ratios))
     views = f'{len(ratios)} sizes ({sizes} times the size of the test), plain and mirrored'

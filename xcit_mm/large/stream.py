@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..base.errors import ArgumentError, UserError
 from ..base.geometry import Window, tiles
-from ..base.processes import cpu_group, digest_of_module, require_same, together
+from ..base.processes import all_processes, cpu_group, digest_of_module, require_same
 from ..network import XCiT
 from .maps.lazy import LazyMap
 from .maps.streamed_maps import Pyramid
@@ -64,7 +64,7 @@ def stream_backward(
             images of several processes differ. All of them raise it.
     """
     trained = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
-    with new_gradients(trained) as added, together(cpu_group()):
+    with new_gradients(trained) as added, all_processes(cpu_group()):
         passes = TrainedPasses(backbone, image, rows)
         _require_same_run(passes)
         own = [Window(passes.shards.share(H), slice(0, W)) for _, H, W in passes.map_shapes]
@@ -138,7 +138,7 @@ def stream(
         UserError: If ``memory`` is too small and ``store`` is None, if the disk is too small, or
             if the backbones or images of several processes differ. All of them raise it.
     """
-    with together(cpu_group()):
+    with all_processes(cpu_group()):
         passes = Passes(backbone, image, rows)
         _require_same_run(passes)
         dtype = torch.float32 if passes.dtype == torch.bfloat16 else passes.dtype

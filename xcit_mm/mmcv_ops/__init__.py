@@ -11,8 +11,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from types import ModuleType
 
+from ..base import environment
 from ..base.errors import MissingOperatorError
-from .families import OPERATORS
 
 EXTENSION = 'mmcv._ext'
 SWITCH = 'XCIT_MM_MMCV_FALLBACK'
@@ -29,6 +29,7 @@ def install() -> None:
     mmcv = find_spec('mmcv')  # finds an editable installation as well, and does not import it
     if mmcv and not PathFinder.find_spec(EXTENSION, mmcv.submodule_search_locations):
         sys.modules[EXTENSION] = _StandIn()
+        environment.NOTICES.append(NOTICE)
 
 
 def is_active() -> bool:
@@ -43,14 +44,17 @@ class _StandIn(ModuleType):
         super().__init__(EXTENSION, __doc__)
         self.missing: set[str] = set()  # what mmcv.ops asked for
         self.__spec__ = ModuleSpec(EXTENSION, loader=None)  # mmengine asks pkgutil for it
-        for function in OPERATORS:
-            setattr(self, function.__name__, function)
         # What mmcv.utils.collect_env reports.
         self.get_compiler_version = self.get_compiling_cuda_version = lambda: 'n/a'
 
     def __getattr__(self, name: str):
         if name.startswith('__'):
             raise AttributeError(name)
+        from .families import OPERATORS  # not before mmcv.ops is imported
+
+        vars(self).update({function.__name__: function for function in OPERATORS})
+        if name in vars(self):
+            return vars(self)[name]
         self.missing.add(name)
 
         def needs_compiled_mmcv(*args, **kwargs):

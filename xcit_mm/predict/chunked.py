@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..large.maps.known_models import has_unmodified_head
 from ..large.maps.resized_labels import bilinear, labels_of_resized
-from ..large.maps.segment import has_unmodified_head
 from ..network.pyramid import covered_size
 
 

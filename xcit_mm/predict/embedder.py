@@ -28,20 +28,17 @@ from .sources import to_bands, to_rgb
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 SIZE = 224  # pixels, of a file that names no other
 RATIO = 0.875  # in DINO's evaluation: 224 of 256 pixels
-FITS = ('square', 'longer')
 
 
 class ImageReader:
     """What reads, resizes and normalizes images for a network, also in worker processes.
-
-    See :class:`Embedder`, whose methods it has.
 
     Args:
         bands: The loader of images of other channels than RGB. None: RGB.
         normalize: Normalizes a batch.
         is_reversed: Whether the network gets the channels in the opposite order of :meth:`read`.
         size: The default number of pixels.
-        fit: One of ``FITS``.
+        fit: 'square' or 'longer'; see :class:`Embedder`.
         ratio: The side of a square divided by the shorter side of the resized image.
     """
 
@@ -54,20 +51,33 @@ class ImageReader:
         fit: str,
         ratio: float = RATIO,
     ) -> None:
-        if fit not in FITS:
-            raise ArgumentError(f'fit={fit!r} is not one of {FITS}')
-        _require_positive(size)
         self.bands, self.normalize, self.is_reversed = bands, normalize, is_reversed
+        if fit not in ('square', 'longer'):  # images would silently keep their size
+            raise ArgumentError(f"fit={fit!r} is neither 'square' nor 'longer'")
         self.size, self.fit, self.ratio = size, fit, ratio
 
     def read(self, image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
-        """Return an image as RGB (H, W, 3) uint8, or as bands (H, W, ``channels``) float32."""
+        """Return an image as RGB (H, W, 3) uint8, or as bands (H, W, ``channels``) float32.
+
+        Args:
+            image: A path or URL, an array of this shape, or for RGB an image of PIL.
+
+        Raises:
+            UserError: If the image cannot be read.
+        """
         return to_rgb(image) if self.bands is None else to_bands(image, self.bands)
 
     def prepare(self, image: np.ndarray, size: int | None = None) -> Tensor:
-        """Resize and normalize an image that :meth:`read` returns, to (C, h, w) in float32."""
+        """Resize and normalize an image that :meth:`read` returns.
+
+        Args:
+            image: (H, W, ``channels``).
+            size: Pixels instead of those of the reader.
+
+        Returns:
+            (``channels``, h, w), float32, in the order of channels of the network.
+        """
         size = self.size if size is None else size
-        _require_positive(size)
         if self.fit == 'square':
             image = CenterSquare(size, self.ratio)(dict(img=image))['img']
         x = to_tensor(image)
@@ -110,7 +120,6 @@ class Embedder:
 
     Raises:
         UserError: If the file cannot be loaded as a whole, or does not say how to normalize.
-        ArgumentError: If an argument is invalid.
     """
 
     def __init__(
@@ -144,26 +153,11 @@ class Embedder:
         )
 
     def read(self, image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
-        """Return an image as RGB (H, W, 3) uint8, or as bands (H, W, ``channels``) float32.
-
-        Args:
-            image: A path or URL, an array of this shape, or for RGB an image of PIL.
-
-        Raises:
-            UserError: If the image cannot be read.
-        """
+        """Read an image; see :meth:`ImageReader.read`."""
         return self.reader.read(image)
 
     def prepare(self, image: np.ndarray, size: int | None = None) -> Tensor:
-        """Resize and normalize an image that :meth:`read` returns.
-
-        Args:
-            image: (H, W, ``channels``).
-            size: Pixels instead of those of the embedder.
-
-        Returns:
-            (``channels``, h, w), float32, in the order of channels of the network.
-        """
+        """Resize and normalize an image that was read; see :meth:`ImageReader.prepare`."""
         return self.reader.prepare(image, size)
 
     def embed(
@@ -277,48 +271,18 @@ def image_reader(
         mean = images.get('mean') or (MEAN if channels == RGB else None)
     if std is None:
         std = images.get('std') or (STD if channels == RGB else None)
-    for name, values in (('mean', mean), ('std', std)):
-        if values is None:
-            raise UserError(
-                f'{path} does not say how images of {channels} channels are normalized: name '
-                'mean= and std= of Embedder (--mean and --std of tools/probe.py and '
-                'tools/embed.py), with a number for each channel'
-            )
-        if len(values) not in (1, channels) or not np.isfinite(values).all():
-            raise ArgumentError(
-                f'{name}={tuple(values)} is not a number for each of the {channels} channels, or '
-                'one for all'
-            )
-    if min(std) <= 0:
-        raise ArgumentError(f'std={tuple(std)} has a number that is not positive')
-    bands, bgr_to_rgb = _bands(path, channels, images), images.get('bgr_to_rgb', channels == RGB)
+    if mean is None or std is None:
+        raise UserError(
+            f'{path} does not say how images of {channels} channels are normalized: name mean= and '
+            'std= of Embedder (--mean and --std of tools/probe.py and tools/embed.py), with a '
+            'number for each channel'
+        )
+    described = images.get('bands') or (None if channels == RGB else dict(channels=channels))
+    arguments = {k: v for k, v in (described or {}).items() if k != 'type'}
+    bands = None if described is None else LoadMultiband(**arguments)
+    bgr_to_rgb = images.get('bgr_to_rgb', channels == RGB)
     # RGB is what ``read`` returns, but the loader of our trainings returns BGR.
     is_reversed = bgr_to_rgb if bands is not None else not bgr_to_rgb
     normalize = ImagePreprocessor(mean, std)
     size = size if size is not None else images.get('size') or SIZE
     return ImageReader(bands, normalize, is_reversed, size, fit, ratio)
-
-
-def _bands(path: str, channels: int, images: Mapping[str, Any]) -> LoadMultiband | None:
-    """Return the loader of images of other channels than RGB."""
-    described = images.get('bands')
-    if described is None:
-        return None if channels == RGB else LoadMultiband(channels)
-    try:
-        bands = LoadMultiband(**{k: v for k, v in described.items() if k != 'type'})
-    except (TypeError, ArgumentError) as error:
-        raise UserError(
-            f"meta['images'] of {path} has no valid loader of bands ({error}): write the file "
-            'again by a training'
-        ) from None
-    if bands.channels != channels:
-        raise UserError(
-            f"meta['images'] of {path} has a loader of {bands.channels} bands, but the model has "
-            f'{channels} channels: write the file again by a training'
-        )
-    return bands
-
-
-def _require_positive(size: int) -> None:
-    if type(size) is not int or size < 1:
-        raise ArgumentError(f'size={size!r} is not a positive number of pixels')

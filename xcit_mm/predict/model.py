@@ -4,10 +4,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -20,28 +19,28 @@ from torch import nn
 
 from ..base.device import choose_device, choose_dtype
 from ..base.environment import quiet, require_framework
-from ..base.errors import ArgumentError, UserError, reason
-from ..base.processes import cpu_group, together
+from ..base.errors import UserError, reason
+from ..base.shipped import is_folder
 from ..config.build_model import build_model, weights_for
 from ..config.config_errors import config_errors
 from ..config.load import load_config
 from ..config.rules import require_parts
 from ..config.tree import class_name, pipeline_of_test_set
 from ..data.transforms.multiband import LoadMultiband
-from ..large.maps.segment import predicts_heights
-from ..network.weights.hub import is_folder
+from ..large.maps.known_models import predicts_heights
 from ..network.weights.names import require_same_tensors
 from ..network.weights.pretrained import require_file
 from ..network.weights.read import read_checkpoint
 from .chunked import free_backbone_maps, segment
-from .fusion import FusedCopy
-from .large.large_predictions import LargePrediction
-from .large.predict_large import LargeOptions, predict_large
+from .fusion.fused_copy import FusedCopy
 from .results import Detections, Heights, Segmentation
 from .results.class_names import check_names, classes_and_palette, names_classes
 from .results.drawing import Color
 from .same_sizes import groups_of
 from .sources import to_bands, to_rgb
+
+if TYPE_CHECKING:
+    from .large.large_predictions import LargePrediction
 
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation'}  # by the scope of the config
 
@@ -155,25 +154,23 @@ class Model:
 
     def predict_large(
         self, image: str | Path | np.ndarray, *args: Any, **options: Any
-    ) -> LargePrediction | None:
+    ) -> 'LargePrediction | None':
         """Predict an image that does not fit into memory; see :func:`.predict_large`.
 
         The arguments after the image are the fields of :class:`.LargeOptions`, such as ``memory``.
         """
-        with together(cpu_group()):
-            names = [field.name for field in fields(LargeOptions)]
-            for name in options.keys() - set(names):
-                close = get_close_matches(name, names, 1)
-                hint = f': did you mean {close[0]}?' if close else f', but {", ".join(names)} are'
-                raise ArgumentError(f'{name} is no option of predict_large{hint}')
-            checked = LargeOptions(*args, **options)
-        return predict_large(self, image, checked)
+        from .large.predict_large import (  # which other predictions do not need
+            LargeOptions,
+            predict_large,
+        )
+
+        return predict_large(self, image, LargeOptions(*args, **options))
 
     def at_own_size(self) -> 'Model':
         """Return the model without resizing of images, and with the same fused copy."""
         model = copy(self)
-        kept = [t for t in self.pipeline.transforms if 'Resize' not in type(t).__name__]
-        model.pipeline = Compose(kept)
+        transforms = self.pipeline.transforms
+        model.pipeline = Compose([t for t in transforms if 'Resize' not in type(t).__name__])
         return model
 
     def _picture(self, image: np.ndarray) -> np.ndarray:
@@ -197,9 +194,6 @@ class Model:
             segments = [result.pred_panoptic_seg for result in results]
             pairs = zip(segments, images, strict=True)
             return [Segmentation.from_panoptic(*pair, *names) for pair in pairs]
-        if 'pred_instances' not in results[0]:
-            kind = type(self.module).__name__
-            raise UserError(f'a {kind} predicts no boxes: name a detector, or a segmentor')
         return [
             Detections.from_instances(result.pred_instances, image, *names)
             for result, image in zip(results, images, strict=True)
@@ -251,14 +245,14 @@ def load_model(
     checkpoint = str(config if checkpoint is None else checkpoint)
     require_file(checkpoint, trusted=trust_checkpoint)
     content = read_checkpoint(checkpoint, trusted=trust_checkpoint)
-    module = build_model(cfg, 'cpu', options)
+    module = build_model(cfg, 'cpu')
     state = weights_for(module, content, checkpoint)
     require_same_tensors(state, module.state_dict(), checkpoint)
     module.load_state_dict(state, strict=False)
     require_framework(cfg.default_scope)
     scope = DefaultScope.overwrite_default_scope(cfg.default_scope)
     has_classes = not predicts_heights(module)
-    with config_errors(cfg, options), scope, quiet():
+    with config_errors(cfg), scope, quiet():
         names = classes_and_palette(cfg, content, module) if has_classes else ((), ())
         # Otherwise the checkpoint names the classes, if it can.
         is_named = has_classes and names_classes(cfg)
@@ -282,12 +276,6 @@ def _test_pipeline(cfg: Config, full_size: bool) -> Compose:
     kept = [t for t in transforms if not any(part in str(t['type']) for part in left_out)]
     loaders = [t for t in transforms if str(t['type']).endswith(LoadMultiband.__name__)]
     if not loaders:
-        channels = cfg.model.get('backbone', {}).get('in_channels', 3)
-        if channels != 3:
-            raise UserError(
-                f'{cfg.filename}: model.backbone.in_channels={channels}, but the pipeline of the '
-                f"test dataset has no dict(type='LoadMultiband', channels={channels}): add it"
-            )
         to_float32 = bool(transforms[0].get('to_float32', False))
         loaders = [dict(type='LoadImage', to_float32=to_float32)]
     return Compose([loaders[0], *kept])

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import numpy as np
 from PIL import Image, ImageOps
 
-from ..base.errors import ArgumentError, UserError, looked_in, reason
+from ..base.errors import ArgumentError, UserError, list_folder_hint, reason
 from ..base.files import read_regular, valid_name
 from ..base.http import NO_HEADERS, read_url
 from ..base.progress import ImageProgress
@@ -18,7 +18,7 @@ from ..data.transforms.decode import MAX_BYTES as MAX_FILE_BYTES
 from ..data.transforms.decode import BadImageError, decode, rgb_of
 from ..data.transforms.multiband import LoadMultiband
 from ..large.files.open_image import needs_windows
-from ..large.files.zarr_metadata import is_zarr
+from ..large.files.zarr_images import is_zarr
 from ..network.weights.cache import is_url
 from .folders import VIDEOS, Folder
 from .video import read_video
@@ -160,15 +160,11 @@ def to_bands(image: str | Path | np.ndarray, loader: LoadMultiband) -> np.ndarra
     """
     if isinstance(image, (str, Path)):
         return read_image(str(image), loader.decode)
-    if not isinstance(image, np.ndarray):
-        kind = type(image).__name__
-        raise ArgumentError(
-            f'an image of {loader.channels} bands is a path or an array (H, W, bands), not {kind}'
-        )
+    array = np.asarray(image)
     try:
-        return loader.bands(image[..., None] if image.ndim == 2 else image)
+        return loader.bands(array[..., None] if array.ndim == 2 else array)
     except BadImageError as error:
-        raise ArgumentError(f'an array of shape {image.shape} cannot be used: {error}') from None
+        raise ArgumentError(f'an array of shape {array.shape} cannot be used: {error}') from None
 
 
 def decode_rgb(data: bytes, path: Path | None = None) -> np.ndarray:
@@ -196,7 +192,7 @@ def read_image(
         path = Path(source).expanduser()
         return decode(read_regular(path, MAX_FILE_BYTES), path=path)
     except FileNotFoundError:
-        raise UserError(f'{source} does not exist{looked_in(source)}') from None
+        raise UserError(f'{source} does not exist{list_folder_hint(source)}') from None
     except OSError as error:
         raise UserError(f'{source} cannot be opened ({reason(error)})') from None
     except BadImageError as error:

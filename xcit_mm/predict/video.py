@@ -8,8 +8,7 @@ import cv2
 import numpy as np
 
 from ..base.environment import variables
-from ..base.errors import UserError, looked_in
-from ..base.files import put_in_place
+from ..base.errors import UserError, list_folder_hint
 from ..network.weights.cache import is_url
 
 # The containers that FFmpeg may open. FFmpeg looks at the content, not at the name: a playlist that
@@ -32,7 +31,7 @@ def read_video(path: str) -> tuple[int, float, Iterator[np.ndarray]]:
     if is_url(path):
         raise UserError(f'{path}: a video is read from a file; download it first')
     if not Path(path).is_file():
-        raise UserError(f'{path} does not exist{looked_in(path)}')
+        raise UserError(f'{path} does not exist{list_folder_hint(path)}')
     with variables(FFMPEG_OPTIONS):
         capture = cv2.VideoCapture(path, cv2.CAP_FFMPEG)
     _, first = capture.read()
@@ -67,7 +66,7 @@ def write_video(
             raise OSError(f'OpenCV cannot write a video of {width}x{height} pixels at {rate:g} Hz')
         yield lambda picture: writer.write(picture[..., ::-1])
         writer.release()
-        put_in_place(unfinished, path)
+        unfinished.replace(path)
     finally:
         writer.release()
         unfinished.unlink(missing_ok=True)

@@ -8,7 +8,6 @@ from . import (  # noqa: F401
     optim_wrapper,
     parameter_groups,
     runner,
-    streamed_model,
 )
 from .checkpoints import keep  # noqa: F401
 from .run import test, train

@@ -19,7 +19,7 @@ def connect_run(cfg: Config) -> None:
     """Connect the processes of a launcher, as mmengine's runner would.
 
     Raises:
-        UserError: If a process has not arrived after ten minutes.
+        UserError: If a process has not arrived in time.
     """
     if not torch.cuda.is_available():
         connect()  # mmengine's start needs CUDA devices

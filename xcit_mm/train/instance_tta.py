@@ -9,8 +9,6 @@ from mmdet.structures.bbox import bbox_flip
 from mmengine.registry import MODELS
 from mmengine.structures import InstanceData
 
-from ..base.errors import UserError
-
 MASK_AXES = {'horizontal': [2], 'vertical': [1], 'diagonal': [1, 2]}
 
 
@@ -20,15 +18,10 @@ class InstanceTTAModel(DetTTAModel):
 
     Non-maximum suppression merges the objects of all views, and each object that it keeps has the
     box, score and mask of its view. It has the arguments of ``DetTTAModel``.
-
-    Raises:
-        UserError: At the first image if the model predicts no boxes.
     """
 
     def _merge_single_sample(self, data_samples: Sequence[DetDataSample]) -> DetDataSample:
         merged = data_samples[0]
-        if 'pred_instances' not in merged:
-            raise UserError('--tta merges boxes, but this model predicts none: omit it')
         instances = InstanceData.cat([_unflipped(sample) for sample in data_samples])
         if len(instances):
             boxes = instances.bboxes, instances.scores, instances.labels

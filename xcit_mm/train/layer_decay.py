@@ -2,11 +2,9 @@
 
 from typing import Any
 
-from mmengine.optim import OptimWrapper
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch import nn
 
-from ..base.errors import UserError
 from ..network import XCiT
 from .parameter_groups import MergedGroupsConstructor
 
@@ -21,30 +19,13 @@ class LayerDecayConstructor(MergedGroupsConstructor):
     its maps, the neck and the heads are layer n + 1 and have the full rate, as in BEiT (arXiv
     2106.08254) and ViTDet (arXiv 2203.16527). ``lr_mult`` and the weight decay follow from the
     other fields of ``paramwise_cfg``, such as ``custom_keys``.
-
-    Raises:
-        UserError: If ``layer_decay`` is missing or out of range, or the model has no XCiT.
     """
 
     def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
         super().__init__(optim_wrapper_cfg, paramwise_cfg)
-        self._decay = self.paramwise_cfg.get('layer_decay')
-        if type(self._decay) not in (int, float) or not 0 < self._decay <= 1:
-            raise UserError(
-                f'optim_wrapper.paramwise_cfg.layer_decay={self._decay!r}: LayerDecayConstructor '
-                'needs a number above 0 and up to 1, such as 0.8'
-            )
+        self._decay = self.paramwise_cfg['layer_decay']
         self._full_rate = self.base_lr
         self._exponents: dict[nn.Module, int] = {}  # of the decay, where it is not 0
-
-    def __call__(self, model: nn.Module) -> OptimWrapper:
-        wrapper = super().__call__(model)
-        if not self._exponents:
-            raise UserError(
-                'optim_wrapper.constructor=LayerDecayConstructor: the model has no XCiT; remove '
-                'the constructor and paramwise_cfg.layer_decay'
-            )
-        return wrapper
 
     def add_params(self, params: list[dict], module: nn.Module, *args: Any, **kwargs: Any) -> None:
         """Add the parameters of a module and of its children, at the rates of their layers."""

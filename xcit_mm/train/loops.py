@@ -5,19 +5,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from mmengine.dist import all_gather_object, broadcast, get_rank, is_main_process
-from mmengine.optim import OptimWrapper
+from mmengine.dist import broadcast, get_rank, is_main_process
 from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, TestLoop, ValLoop
 from mmengine.runner.amp import autocast
 from torch import nn
 
 from ..base.device import DTYPES
-from ..base.errors import UserError
-from ..base.processes import cpu_group
 from ..base.run_files import set_run_aside
 from ..data.datasets.samples import BadSample, seed_all
-from ..predict.fusion import FusedCopy
 from ..predict.same_sizes import predict_by_size
 from .checkpoints.recipe import compare_recipes, recipe_of
 from .checkpoints.training_state import RECIPE, STEP_LAYOUT
@@ -38,7 +34,6 @@ class _Resumable:
     """What both loops do at the start, before a step, and for a validation."""
 
     endless: bool
-    has_run = False
     stop_reason: str | None = None  # why a hook has set mmengine's stop_training
 
     def __init__(self, runner: Runner, dataloader: dict, **kwargs) -> None:
@@ -56,13 +51,6 @@ class _Resumable:
 
     def _begin(self) -> None:
         """Compare a resumed run with the run before the interruption."""
-        group = cpu_group()
-        positions = all_gather_object((self._epoch, self._iter), group)
-        if len(set(positions)) > 1:
-            raise UserError(
-                f'the processes resume from different epochs and iterations ({positions}, by '
-                'rank): they need one work dir, on a disk that all machines share'
-            )
         hub = self.runner.message_hub
         images = self.dataloader.batch_sampler.images
         now = {'images a step': images, 'steps an epoch': len(self.dataloader)}
@@ -92,9 +80,6 @@ class _Resumable:
     def run_iter(self, *args) -> None:
         seed_all(self.runner.seed, self.dataloader.batch_sampler.rank, self._iter)
         super().run_iter(*args)
-        # Errors after this are not about the config. The first steps may only add up gradients.
-        wrapper = self.runner.optim_wrapper
-        self.has_run |= not isinstance(wrapper, OptimWrapper) or wrapper.should_update()
 
     def _batches(self) -> Iterator[Any]:
         self.dataloader.batch_sampler.start = self._iter
@@ -121,7 +106,6 @@ class _Resumable:
             for buffer in self.runner.model.buffers():
                 broadcast(buffer)
             self.runner.val_loop.run()
-            self.runner.val_loop.has_run = True
 
 
 @LOOPS.register_module()
@@ -211,6 +195,8 @@ class FusedTestLoop(TestLoop):
     def __init__(
         self, *args: Any, dtype: str = 'float32', compiled: bool = False, **kwargs: Any
     ) -> None:
+        from ..predict.fusion.fused_copy import FusedCopy
+
         super().__init__(*args, **kwargs)
         self._fused = FusedCopy(DTYPES[dtype], compiled)
 

@@ -8,7 +8,7 @@ from mmengine.optim import OptimWrapper
 from mmengine.registry import OPTIM_WRAPPERS
 from torch import nn
 
-from ..predict.fusion import widened_outputs
+from ..predict.fusion.precision import widest_outputs
 
 
 @OPTIM_WRAPPERS.register_module()
@@ -23,5 +23,5 @@ class CPUAmpOptimWrapper(OptimWrapper):
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:
         in_bfloat16 = torch.autocast('cpu', torch.bfloat16)
-        with super().optim_context(model), in_bfloat16, widened_outputs(model):
+        with super().optim_context(model), in_bfloat16, widest_outputs(model):
             yield

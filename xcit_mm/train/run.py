@@ -51,13 +51,13 @@ def train(
         Interrupted: At SIGTERM and SIGINT, with the place where the run stopped.
     """
     cfg = load_config(config, options, work_dir, launcher)
-    with config_errors(cfg, options):
+    with config_errors(cfg):
         notes = adapt_for_training(cfg, options, resume, trust_checkpoint, loggers, graphs)
-        notes += check(cfg, 'train')
-        with run_lock(cfg) as warnings, read_all_safely(cfg.trust_checkpoint):
+        check(cfg, 'train')
+        with run_lock(cfg), read_all_safely(cfg.trust_checkpoint):
             if not (cfg.get('resume') or cfg.get('load_from')):
                 notes += download_pretrained(cfg)
-            build_runner(cfg, notes + warnings, 'train').train()
+            build_runner(cfg, notes, 'train').train()
 
 
 def test(
@@ -101,11 +101,11 @@ def test(
             processes of a launcher differ, or one is missing.
     """
     cfg = load_config(config, options, work_dir, launcher)
-    with config_errors(cfg, options):
+    with config_errors(cfg):
         notes = adapt_for_test(
             cfg, checkpoint, show_dir, errors_dir, trust_checkpoint, tta, dtype, compiled
         )
-        notes += check(cfg, 'test')
+        check(cfg, 'test')
         if out is not None:
             require_writable_file(Path(out))
         with read_all_safely(cfg.trust_checkpoint):

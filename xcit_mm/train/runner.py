@@ -16,16 +16,15 @@ from torch.utils.data import DataLoader
 from ..base.console import keep_readable
 from ..base.files import require_writable
 from ..base.processes import cpu_group, lost_processes_named, require_same
-from ..config.adapt import fit_loaders, use_graphs
+from ..config.adapt import AUTO, fit_loaders, use_graphs
 from ..config.rules import SPLITS
+from ..config.streaming import WRAPPER
 from ..config.tree import class_name
-from .batch_size import choose_batch_size
 from .checkpoints.checkpointed import CheckpointedRunner
 from .checkpoints.recipe import fingerprint
 from .data.loader import evaluation_loader
 from .data.pinned import copy_without_waiting
 from .distributed import connect_run
-from .streamed_model import StreamedModel
 
 
 @lost_processes_named()
@@ -41,7 +40,9 @@ def build_runner(cfg: Config, notes: list[str], task: str) -> 'CheckedRunner':
     if cfg.launcher != 'none':
         connect_run(cfg)
         require_same(fingerprint(cfg, SPLITS[task]), cpu_group(), str(cfg.filename))
-    if task == 'train':
+    if task == 'train' and cfg.train_dataloader.get('batch_size') == AUTO:
+        from .batch_size import choose_batch_size
+
         notes = notes + choose_batch_size(cfg)
     runner = CheckedRunner.from_cfg(cfg)
     for note in notes:
@@ -63,6 +64,8 @@ class CheckedRunner(CheckpointedRunner):
         The tools of mmdet and mmseg call this, too.
         """
         cfg = deepcopy(cfg)
+        if _streams(cfg.get('model_wrapper_cfg')):
+            from .hooks import room_check  # noqa: F401  registers StreamedModel and its hook
         notes = fit_loaders(cfg)
         use_graphs(cfg)
         runner = super().from_cfg(cfg)
@@ -100,8 +103,7 @@ class CheckedRunner(CheckpointedRunner):
     def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
         """Wrap the model for several processes, or to stream images in a single process."""
         model = super().wrap_model(model_wrapper_cfg, model)
-        kind = class_name((model_wrapper_cfg or {}).get('type'))
-        if kind == StreamedModel.__name__ and not is_model_wrapper(model):
+        if _streams(model_wrapper_cfg) and not is_model_wrapper(model):
             return MODEL_WRAPPERS.build(model_wrapper_cfg, default_args=dict(module=model))
         return model
 
@@ -127,3 +129,7 @@ class CheckedRunner(CheckpointedRunner):
                     sharing,
                 )
         super().scale_lr(optim_wrapper, auto_scale_lr)
+
+
+def _streams(model_wrapper_cfg: dict | None) -> bool:
+    return class_name((model_wrapper_cfg or {}).get('type')) == WRAPPER

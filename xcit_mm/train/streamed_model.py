@@ -18,21 +18,20 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..base.device import DTYPES
 from ..base.errors import ProcessesError, UserError
-from ..base.processes import cpu_group, own_group, together
+from ..base.processes import all_processes, cpu_group, own_group
 from ..base.progress import LoggedProgress, Progress, TileProgress, silent
-from ..large.files.image_source import TRAINED, ImageSource
-from ..large.losses.step import streamed_loss
-from ..large.maps.detect import require_detector
-from ..large.maps.segment import require_segmentor
+from ..large.files.image_source import ImageSource
+from ..large.losses.step import require_room, require_trainable_model, streamed_loss
+from ..large.maps.known_models import require_detector, require_segmentor
 from ..large.tokens.normalized import NormalizedImage, require_only_normalization
 from ..large.tokens.passes import Passes, Unread
 from ..large.tokens.streamable import require_streamable
 from ..large.tokens.workspace import Workspace, memory_limit, open_workspace
-from ..predict.fusion import in_dtype
-from ..predict.large.streamed_results import bytes_of_pixel, demand_of, label_dtype, results_of
+from ..predict.fusion.fused_copy import in_dtype
+from ..predict.large.streamed_results import bytes_of_pixel, label_dtype, memory_needed, results_of
 from .distributed import average_gradients
 
-REMEDY = 'set stream=None, and train on crops'
+HINT = 'set stream=None, and train on crops'
 
 
 @MODEL_WRAPPERS.register_module()
@@ -83,7 +82,7 @@ class StreamedModel(nn.Module):
         require_streamable(getattr(self.module, 'backbone', self.module))
         require_only_normalization(self.module.data_preprocessor, ())
         require = require_segmentor if self._is_segmentor else require_detector
-        require(self.module, REMEDY)
+        require(self.module, HINT)
         self._trained = [self.module]  # in a list: its parameters are counted once
         if not train and get_world_size() > 1:
             self._trained = [_distributed(self.module, find_unused_parameters)]
@@ -114,11 +113,11 @@ class StreamedModel(nn.Module):
             return self._trained[0].train_step(data, optim_wrapper)
         source, sample = data['inputs'][0], data['data_samples'][0]
         places = self.memory, self.store, self.group
-        with together(cpu_group()), shown(source) as progress:
+        with all_processes(cpu_group()), shown(source) as progress:
             image = self._image(source, sample)
             with optim_wrapper.optim_context(self.module):
                 loss, parts = streamed_loss(self.module, image, sample, *places, progress)
-            source.require_unchanged(TRAINED)
+            source.require_unchanged()
             if 'label_windows' in sample:
                 sample.label_windows.require_unchanged()
         # As in update_params of the wrapper, which cannot average the gradients of processes.
@@ -139,7 +138,7 @@ class StreamedModel(nn.Module):
         window and the mask in it. If processes share the image, the first one gets the prediction.
         """
         source, sample = data['inputs'][0], data['data_samples'][0]
-        with together(self.group), shown(source) as progress:
+        with all_processes(self.group), shown(source) as progress:
             image = self._image(source, sample)
             module = in_dtype(self.module, self.dtype)
             passes = Passes(module.backbone, image, group=self.group)
@@ -162,15 +161,23 @@ class StreamedModel(nn.Module):
         """Return an image as the input of the model."""
         return NormalizedImage(source, self.module.data_preprocessor, (), sample.get('bands'))
 
-    def require_room_to_predict(self, size: tuple[int, int]) -> None:
-        """Refuse an image (H, W) whose prediction needs more memory or disk space than there is."""
+    def require_room(self, path: str, size: tuple[int, int], is_trained: bool) -> None:
+        """Refuse an image (H, W) that needs more memory or disk space than there is."""
+        with image_named(path):
+            if is_trained:
+                require_trainable_model(self.module)
+                require_room(self.module, size, self.memory, self.store, self.group)
+            else:
+                self._require_room_to_predict(size)
+
+    def _require_room_to_predict(self, size: tuple[int, int]) -> None:
         backbone = self.module.backbone
         passes = Passes(backbone, Unread((backbone.in_channels, *size)), group=self.group)
         self._workspace(passes, size).remove()
 
     def _workspace(self, passes: Passes, size: tuple[int, int]) -> Workspace:
         shards = passes.shards
-        demand = demand_of(passes, size, bytes_of_pixel(self._made, 1))
+        demand = memory_needed(passes, size, bytes_of_pixel(self._made, 1))
         folder = None if self.store is None else self.store / shards.part
         return open_workspace(demand, shards, self.memory, folder)
 

@@ -2,12 +2,8 @@
 
 import json
 import re
-import socket
-import struct
-import sys
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
-from threading import Event
 
 import numpy as np
 import pytest
@@ -16,7 +12,6 @@ from helpers.in_process import call_tool
 from helpers.random_weights import DETECTOR
 
 from xcit_mm import UserError
-from xcit_mm.apps.annotation_tools import backend as backend_module
 from xcit_mm.apps.annotation_tools import server as server_module
 from xcit_mm.apps.annotation_tools.backend import Backend, objects_of, parse_labeling
 from xcit_mm.apps.annotation_tools.server import served
@@ -103,17 +98,15 @@ def test_masks_are_brushes_if_the_project_has_them_and_polygons_otherwise(backen
     assert all(0 <= x <= 100 for r in polygons for x in np.ravel(r['value'].get('points', 0)))
 
 
-def test_classes_without_a_label_are_named_once_and_left_out(backend, expected, capsys):
+def test_classes_without_a_label_are_named_and_left_out(backend, expected, capsys):
     model = backend()
     config = labeling('RectangleLabels', labels=('circle', 'hexagon'))
     assert model.setup(dict(schema=config, access_token='x', hostname='http://elsewhere')) == dict(
         model_version='a model'
     )
-    for _ in range(2):
-        result = asked(model, config)
-        assert len(result) == (expected.labels == 0).sum()
     said = capsys.readouterr().err
-    assert said.count('the labeling configuration has no label square or triangle: objects') == 1
+    assert 'the labeling configuration has no label square or triangle: objects' in said
+    assert len(asked(model, config)) == (expected.labels == 0).sum()
 
 
 def test_a_segmentation_has_a_brush_for_each_class_or_segment(backend, segmentor):
@@ -133,9 +126,6 @@ def test_a_personal_access_token_is_exchanged_first(studio, backend):
     assert asked(backend(token='a.b.c'), labeling('RectangleLabels'))
     assert json.loads(studio.bodies[0]) == dict(refresh='a.b.c')
     assert studio.tokens == [None, 'Bearer short-lived']
-    studio.files['/api/token/refresh'] = b'{}'
-    with pytest.raises(UserError, match='does not return an access token: check the address'):
-        asked(backend(token='a.b.c'), labeling('RectangleLabels'))
 
 
 @pytest.mark.parametrize(
@@ -149,8 +139,6 @@ def test_a_personal_access_token_is_exchanged_first(studio, backend):
         ('file:///etc/passwd', 'file:///etc/passwd is not on'),
         ('/etc/passwd', '/etc/passwd: the server answers 404'),
         ('s3://bucket/a.jpg', 's3://bucket/a.jpg is not on'),
-        (None, 'its data does not name an image'),
-        ('http://[a', r'http://\[a is not a web address \(Invalid .*\): correct the task'),
         ('/data/text.txt', 'it is not a readable image'),
         ('/data/elsewhere', 'another server must not get the token'),
         ('/data/secret', 'the server answers 401 .*; check the token'),
@@ -179,7 +167,7 @@ def test_a_token_that_cannot_be_sent_is_not_printed(backend, capsys, end):
 def test_a_local_file_of_label_studio_and_a_full_address_are_read(studio, backend, expected):
     studio.files['/data/local-files/?d=x/a.jpg'] = studio.files[UPLOADED]
     full = studio.url(UPLOADED)
-    for address in ('/data/local-files/?d=x/a.jpg', full, full.replace('http', 'HTTP')):
+    for address in ('/data/local-files/?d=x/a.jpg', full):
         assert len(asked(backend(), labeling('RectangleLabels'), address)) == len(expected)
 
 
@@ -201,30 +189,9 @@ def test_a_task_that_fails_leaves_the_others_their_results(
     assert capsys.readouterr().err == 'task 1: RuntimeError: out of memory\n'
 
 
-def test_a_sentence_on_a_task_is_printed_for_every_request(studio, backend, capsys):
-    model = backend()
-    for _ in range(2):
-        assert asked(model, labeling('RectangleLabels'), '/gone') == []
-    assert capsys.readouterr().err.count('task 5: ') == 2
-
-
-def test_hints_that_are_remembered_have_a_limit(studio, backend, capsys):
-    model = backend()
-    configs = [labeling('RectangleLabels', labels=CLASSES[:i]) for i in range(3)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend_module, 'MAX_HINTS', 2)
-        for config in (*configs[:2], *configs):
-            model.setup(dict(schema=config))
-        assert capsys.readouterr().err.count('has no label') == 3
-        model.setup(dict(schema=configs[0]))
-    assert 'has no label circle or square or triangle' in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ('config', 'message'),
     [
-        (None, 'the labeling configuration is invalid'),
-        ('<?xml version="1.0" encoding="x"?><View/>', 'is invalid .LookupError: unknown encoding'),
         ('<View>', 'the labeling configuration is invalid'),
         ('<!DOCTYPE a [<!ENTITY a "a">]><a/>', 'XML entities'),
         ('<View><Image name="a" value="$b"/></View>', 'has no BrushLabels or PolygonLabels or Rec'),
@@ -236,9 +203,7 @@ def test_a_labeling_configuration_that_the_model_cannot_use_is_refused(config, m
         parse_labeling(config)
 
 
-def test_models_and_addresses_that_do_not_fit_are_refused(detector, monkeypatch):
-    with pytest.raises(UserError, match='ftp://a is not the web address of Label Studio'):
-        Backend(detector, 'a model', 'ftp://a', TOKEN, 0.3)
+def test_a_model_of_heights_is_refused(detector, monkeypatch):
     monkeypatch.setattr(detector, 'task', 'heights')
     with pytest.raises(UserError, match='a model predicts heights, which Label Studio has no'):
         Backend(detector, 'a model', 'http://a', TOKEN, 0.3)
@@ -272,64 +237,25 @@ def test_the_server_speaks_the_protocol(request_of, expected):
 
 
 def test_requests_that_cannot_be_answered_end_with_a_sentence(request_of, monkeypatch, capsys):
-    config = labeling('RectangleLabels')
     monkeypatch.setattr(server_module, 'MAX_BODY', 1000)
-    said = []
-    for method, path, body, code, message in (
-        ('GET', '/predict', None, 404, 'not found'),
-        ('POST', '/train', {}, 404, 'not found'),
-        (
-            'POST',
-            '/predict',
-            b'{',
-            400,
-            'the request is not valid JSON (JSONDecodeError: Expecting',
-        ),
-        ('POST', '/predict', [], 400, 'the request is not an object of JSON'),
-        ('POST', '/predict', dict(label_config=config), 400, 'the tasks of the request are not a'),
-        ('POST', '/predict', dict(tasks=[3], label_config=config), 400, 'not a list of objects'),
-        ('POST', '/setup', dict(schema='<View/>'), 400, 'the labeling configuration has no'),
-        ('POST', '/setup', bytes(2000), 413, 'a request has a length of at most 1000 bytes'),
+    for path, body, message in (
+        ('/predict', b'{', 'JSONDecodeError: Expecting'),
+        ('/predict', {}, "KeyError: 'label_config'"),
+        ('/setup', dict(schema='<View/>'), 'the labeling configuration has no'),
     ):
-        answered, content = request_of(method, path, body)
-        assert answered == code and message in content['error'], (path, content)
-        said += [f'{path}: {content["error"]}'] if code == 400 else []
-    assert {*capsys.readouterr().err.splitlines()} == {*said}
-    monkeypatch.setattr(Backend, 'setup', lambda *_: 1 / 0)
-    answer = 500, dict(error='ZeroDivisionError: division by zero')
-    assert request_of('POST', '/setup', {}) == answer
-    assert capsys.readouterr().err == '/setup: ZeroDivisionError: division by zero\n'
+        code, content = request_of('POST', path, body)
+        assert code == 400 and message in content['error'], (path, content)
+        assert capsys.readouterr().err == f'{path}: {content["error"]}\n'
+    for length in ('2000', '9' * 5000):
+        assert request_of('POST', '/setup', b'', **{'Content-Length': length})[0] == 413
 
 
-def test_a_length_of_thousands_of_digits_is_refused(request_of):
-    answer = request_of('POST', '/setup', b'', **{'Content-Length': '9' * 5000})
-    assert answer[0] == 413
-
-
-def test_a_client_that_is_gone_is_a_sentence(backend, monkeypatch, capsys):
-    is_gone, is_said = Event(), Event()
-
-    def setup(*_: object) -> dict:
-        is_gone.wait()
-        return dict(long='a' * 10**7)  # more than the system keeps for a client
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr)
-        is_said.set()
-
-    monkeypatch.setattr(Backend, 'setup', setup)
-    monkeypatch.setattr(server_module, 'say', say)
-    with served(backend(), '127.0.0.1', 0) as address:
-        host, _, port = address.removeprefix('http://').partition(':')
-        client = socket.create_connection((host, int(port)))
-        client.sendall(b'POST /setup HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}')
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
-        client.close()  # with a reset
-        is_gone.set()
-        is_said.wait()
-    error = capsys.readouterr().err
-    assert error.startswith('/setup: the client did not wait for the answer (')
-    assert 'Traceback' not in error
+def test_a_page_of_another_server_is_not_answered(request_of, studio):
+    """It would use the token from the browser of the person who serves the model."""
+    tasks = [dict(id=1, data=dict(photo=UPLOADED))]
+    request = dict(tasks=tasks, label_config=labeling('RectangleLabels'))
+    assert request_of('POST', '/predict', request, Origin='http://elsewhere')[0] == 403
+    assert studio.requests == []
 
 
 def test_the_tool_needs_a_token_and_a_free_port(monkeypatch, capfd, weights, studio):
@@ -339,6 +265,4 @@ def test_the_tool_needs_a_token_and_a_free_port(monkeypatch, capfd, weights, stu
     assert code == 2 and 'set LABEL_STUDIO_API_KEY to an access token' in error
     monkeypatch.setenv('LABEL_STUDIO_API_KEY', TOKEN)
     code, _, error = call_tool(monkeypatch, capfd, *typed, '--port', studio.server_port)
-    assert code == 2 and f'port {studio.server_port}: the port is in use' in error
-    for option in (('--port', '0'), ('--score-thr', '2')):
-        assert call_tool(monkeypatch, capfd, *typed, *option)[0] == 2
+    assert code == 2 and f'port {studio.server_port} (' in error

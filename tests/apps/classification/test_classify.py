@@ -18,14 +18,12 @@ from torchvision import transforms
 
 from xcit_mm import UserError
 from xcit_mm.apps.classification import Classifier
-from xcit_mm.apps.classification.published import (
-    TOP1,
-    name_in_release,
+from xcit_mm.apps.classification.report import (
+    labeled_images,
     published,
-    training_size,
+    report_folder,
     verdict,
 )
-from xcit_mm.apps.classification.report import labeled_images, report_folder
 from xcit_mm.network.layers import XCA
 from xcit_mm.network.weights.names import Architecture
 from xcit_mm.network.weights.timm_classifier import load_classifier
@@ -193,25 +191,10 @@ def test_invalid_input_is_a_sentence(classify, small, tmp_path):
         assert message in errors
 
 
-def test_a_name_determines_the_released_model():
-    for path, expected in {
-        'dir/xcit_small_12_p16_224_dist.pth': 'xcit_small_12_p16_224_dist',
-        'https://dl.fbaipublicfiles.com/xcit/xcit_large_24_p8_224.pth': 'xcit_large_24_p8_224',
-        'timm://xcit_tiny_24_p8_384.fb_dist_in1k': 'xcit_tiny_24_p8_384_dist',
-        'timm://xcit_tiny_24_p8_384': 'xcit_tiny_24_p8_384_dist',
-        'xcit_small_12_p8_512.pth': None,
-        'xcit_small_12_p16_224/model.pth': None,
-    }.items():
-        assert name_in_release(path) == expected
-        assert training_size(expected) == (384 if '384' in path else 224)
-    assert len(TOP1) == 42
-    assert TOP1['xcit_large_24_p8_384_dist'] == 86.0  # table 1
-    # Without a name, all models of the size are candidates.
+def test_the_published_figures_are_those_of_the_name_or_of_all_models_of_the_size():
     assert list(published(N12_16, 224, None).values()) == [69.9, 72.2]
     assert published(N12_16, 224, 'xcit_nano_12_p16_384_dist') == {}
     assert published(N12_16, 256, None) == published(Architecture(32, 3, 4, 16), 224, None) == {}
-    # A name that contradicts the weights counts as none.
-    assert len(published(N12_16, 224, 'xcit_small_12_p8_224_dist')) == 2
 
 
 def test_the_verdict_follows_the_difference():

@@ -12,7 +12,7 @@ from helpers.small_models import pixels
 from mmengine.config import Config
 
 from xcit_mm import UserError, load_model
-from xcit_mm.apps.export import export, load_runtime
+from xcit_mm.apps.export import ExportSettings, export, load_runtime
 from xcit_mm.apps.export.graphs import build_graph
 from xcit_mm.apps.export.graphs.deepness import DeepnessGraph
 from xcit_mm.config.build_model import build_model
@@ -122,7 +122,8 @@ def test_a_file_takes_tiles_of_one_size(models, tmp_path, shapes_root):
     onnxruntime = pytest.importorskip('onnxruntime')
     photo = str(min((shapes_root / 'coco/val2017').iterdir()))
     path = tmp_path / 'x.onnx'
-    exported = export(*models('detector'), path, deepness=TILE, resolution=0.5, verify=[photo])
+    settings = ExportSettings(deepness=TILE, resolution=0.5, verify=[photo])
+    exported = export(*models('detector'), path, settings)
     assert [d.objects > 0 for d in exported.differences.values()] == [True] * 4
     session = onnxruntime.InferenceSession(path)
     (image,), (output,) = session.get_inputs(), session.get_outputs()

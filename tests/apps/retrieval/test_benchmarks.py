@@ -1,5 +1,6 @@
 """Benchmarks of image retrieval in their own file layouts, by tools/embed.py."""
 
+import io
 import json
 import os
 import pickle
@@ -15,12 +16,10 @@ from helpers.small_xcit import SMALL
 from PIL import Image
 
 from xcit_mm.apps.retrieval.holidays import read_holidays
-from xcit_mm.apps.retrieval.plain_pickle import read_plain
 from xcit_mm.apps.retrieval.ranking import Judgment
-from xcit_mm.apps.retrieval.revisited import read_revisited
+from xcit_mm.apps.retrieval.revisited import PlainUnpickler, read_revisited
 from xcit_mm.base.errors import UserError
 from xcit_mm.network.models.image_xcit import ImageXCiT
-from xcit_mm.network.weights.pickles import UnreadableError
 
 
 @pytest.fixture
@@ -103,17 +102,18 @@ def test_queries_are_cut_out_before_they_are_described(embed, oxford, tmp_path, 
     assert json.loads(out.read_text())['settings']['easy']['mean_average_precision'] == 100
 
 
+def read(data):
+    return PlainUnpickler(io.BytesIO(data), encoding='latin1').load()
+
+
 @pytest.mark.parametrize('protocol', [0, 1, 2, 3, 4])
 def test_plain_pickles_are_read_as_python_does(truth, protocol):
     truth |= dict(
         number=np.float64(0.5), big=np.int64(-7), none=None, flags=(True, False), text='ü',
         matrix=np.arange(6.0, dtype='>f4').reshape(2, 3), nested=[{}, [()], {'a': [1, -2, 3.5]}],
     )  # fmt: skip
-    truth['again'] = truth['imlist']
     data = pickle.dumps(truth, protocol=protocol)
-    value = read_plain(data)
-    np.testing.assert_equal(value, pickle.loads(data))
-    assert value['again'] is value['imlist']
+    np.testing.assert_equal(read(data), pickle.loads(data))
 
 
 def test_pickles_of_python_2_are_read():
@@ -123,7 +123,7 @@ def test_pickles_of_python_2_are_read():
         b'\x87R(K\x01K\x02\x85cnumpy\ndtype\nU\x02i2K\x00K\x01\x87R(K\x03U\x01<NNNJ\xff\xff\xff\xff'
         b'J\xff\xff\xff\xffK\x00tb\x89U\x04\x01\x00\x02\x00tbs.'
     )
-    assert read_plain(data)['a'].tolist() == [1, 2]
+    assert read(data)['a'].tolist() == [1, 2]
 
 
 class Hostile:
@@ -139,7 +139,7 @@ def test_hostile_ground_truth_runs_no_code(embed, oxford, tmp_path):
     for protocol in range(5):
         path.write_bytes(pickle.dumps(Hostile(os.mkdir, str(trace)), protocol=protocol))
         code, _, errors = embed('--benchmark', 'roxford5k', oxford)
-        assert code == 2 and 'gnd_roxford5k.pkl is not the ground truth of the benchmark' in errors
+        assert code == 2 and 'gnd_roxford5k.pkl cannot be read' in errors
         assert 'mkdir, which could run code' in errors and 'Traceback' not in errors
     assert not trace.exists()
 
@@ -148,57 +148,40 @@ def test_hostile_ground_truth_runs_no_code(embed, oxford, tmp_path):
     'data',
     [
         b'',
-        b'.',
         b'garbage',
         b'\x80\x02}',
-        b'\x80\x02]q\xffh\x00.',
-        b'\x80\x02K\x01K\x02\x86K\x03\x86}K\x01s.',
-        b'\x80\x02}(K\x01K\x01\x86K\x02u.',  # a key that is no text
         b'\x80\x02cnumpy\nndarray\n)R.',
         b'\x80\x02cnumpy\ndtype\nX\x01\x00\x00\x00O\x89\x88\x87R.',
-        b'\x80\x02X\x0d\x00\x00\x00numpy.ndarray)R.',  # a text instead of a name
-        b'\x80\x02cnumpy\ndtype\n}X\x01\x00\x00\x00aX\x01\x00\x00\x00bsb.',
-        b'\x80\x02' + b'\x8a\x09' + b'\xff' * 8 + b'\x01.',
-        b'\x80\x05\x96' + b'\xff' * 8 + b'.',
-        b'\x80\x02r\xff\xff\xff\xff.',
-        b'\x80\x02P0\n.',
         b'\x80\x02cbuiltins\neval\n(X\x01\x00\x00\x001tR.',
+        b'\x80\x02P0\n.',
     ],
 )
-def test_damaged_and_hostile_pickles_are_refused(data):
-    with pytest.raises(UnreadableError):
-        read_plain(data)
-
-
-@pytest.mark.parametrize(
-    'change, sentence',
-    [
-        (dict(imlist=[]), 'imlist is no list of str'),
-        (dict(imlist=['../../etc/passwd']), "'../../etc/passwd' is no name of an image"),
-        (dict(qimlist=['query_0']), 'it has 1 queries, but 2 rows in gnd'),
-        (dict(gnd=[dict(bbx=[0, 0, 9, 9], easy=[5], hard=[], junk=[])] * 2), 'numbers below 5'),
-        (dict(gnd=[dict(bbx=[0, 0, 9, 9], easy=[1], hard=[1], junk=[])] * 2), 'occurs twice'),
-        (dict(gnd=[dict(bbx=[9, 0, 9, 9], easy=[1], hard=[], junk=[])] * 2), 'bbx of query_0'),
-        (dict(gnd=[dict(bbx=[0, 0, 9, 9], easy=[1], hard=[])] * 2), 'junk of query_0'),
-    ],
-)
-def test_ground_truth_that_does_not_fit_is_refused(oxford, truth, change, sentence):
-    (oxford / 'gnd_roxford5k.pkl').write_bytes(pickle.dumps(truth | change, protocol=2))
-    with pytest.raises(UserError, match='download it again from its authors') as error:
+def test_damaged_and_hostile_pickles_are_refused(oxford, data):
+    (oxford / 'gnd_roxford5k.pkl').write_bytes(data)
+    with pytest.raises(UserError, match=r'gnd_roxford5k\.pkl cannot be read'):
         read_revisited('roxford5k', oxford)
-    assert sentence in str(error.value)
+
+
+def test_images_in_other_folders_are_refused(oxford, truth):
+    truth['imlist'] = ['../../etc/passwd']
+    (oxford / 'gnd_roxford5k.pkl').write_bytes(pickle.dumps(truth, protocol=2))
+    with pytest.raises(UserError, match=r"etc/passwd' is not the name of an image"):
+        read_revisited('roxford5k', oxford)
 
 
 def test_missing_files_are_named(embed, oxford, tmp_path):
+    pytest.importorskip('faiss')
     (oxford / 'jpg' / 'image_3.jpg').unlink()
     code, _, errors = embed('--benchmark', 'roxford5k', oxford)
-    assert code == 2 and 'image_3.jpg is missing (1 images of' in errors
+    assert code == 2 and 'image_3.jpg' in errors and 'needs all of its images' in errors
     code, _, errors = embed('--benchmark', 'rparis6k', oxford)
     assert code == 2 and 'gnd_rparis6k.pkl cannot be read (FileNotFoundError' in errors
     code, _, errors = embed('--benchmark', 'holidays', tmp_path / 'nothing')
-    assert code == 2 and 'nothing: it is no folder; name the one of the images' in errors
+    assert code == 2 and 'nothing: it is not a folder' in errors
     code, _, errors = embed('--benchmark', 'oxford', oxford)
-    assert code == 2 and '--benchmark oxford: not one of roxford5k, rparis6k, holidays' in errors
+    assert (
+        code == 2 and '--benchmark oxford: it is not one of roxford5k, rparis6k and hol' in errors
+    )
 
 
 def test_damaged_images_of_a_benchmark_are_refused(embed, oxford):
@@ -249,16 +232,10 @@ def test_holidays_are_evaluated(embed, holidays, tmp_path):
     assert 'holidays: 6 images, 3 queries\nall     mAP 100.0, mP@1 100.0' in printed
 
 
-def test_folders_that_are_not_holidays_are_refused(holidays, tmp_path):
+def test_other_files_are_not_of_holidays(holidays, tmp_path):
     (tmp_path / 'empty').mkdir()
     with pytest.raises(UserError, match='empty holds no image of Holidays, such as'):
         read_holidays(tmp_path / 'empty')
-    other = holidays / 'jpg' / '000000100000.jpg'  # as in COCO
-    shutil.copy(holidays / 'jpg' / '100000.jpg', other)
-    with pytest.raises(UserError, match='is no image of Holidays, whose names are numbers'):
-        read_holidays(holidays)
-    other.unlink()
-    for name in ('100001', '100002', '100201'):
-        (holidays / 'jpg' / f'{name}.jpg').unlink()
-    with pytest.raises(UserError, match='holds no two images of the same group'):
-        read_holidays(holidays)
+    expected = read_holidays(holidays)
+    shutil.copy(holidays / 'jpg' / '100000.jpg', holidays / 'jpg' / 'copy.jpg')
+    assert read_holidays(holidays) == expected

@@ -1,9 +1,7 @@
 """Mean average precision against the definition of revisited Oxford, image by image."""
 
 import numpy as np
-import pytest
 
-from xcit_mm.apps.retrieval.published_maps import published
 from xcit_mm.apps.retrieval.ranking import KAPPAS, Judgment, evaluate
 
 
@@ -55,19 +53,3 @@ def test_junk_does_not_count():
 def test_queries_without_positives_have_no_quality():
     quality = evaluate([np.arange(3)], [Judgment([], [1])])
     assert quality.queries == 0 and np.isnan(quality.mean_average_precision)
-
-
-@pytest.mark.parametrize(
-    'path, model, options, holidays',
-    [
-        ('x/xcit_small_12_p16_384_dist.pth', 'XCiT-S12/16', ('token', None, 768), 86.0),
-        ('xcit_small_12_p8_384_dist.pth', 'XCiT-S12/8', ('asmk', 65536, 768), 92.3),
-        ('xcit_small_12_p16_384_dist.pth', 'XCiT-S12/16', ('token', None, 512), 84.6),
-        ('dino_xcit_small_12_p8_pretrain.pth', 'XCiT-S12/8', ('token', None, 768), 88.3),
-        ('xcit_small_12_p16_384_dist.pth', 'XCiT-S12/16', ('gem', None, 768), None),
-        ('xcit_small_12_p16_384_dist.pth', 'XCiT-S12/8', ('token', None, 768), None),
-        ('xcit_small_12_p16_224_dist.pth', 'XCiT-S12/16', ('token', None, 768), None),
-    ],
-)
-def test_released_files_have_the_figures_of_the_paper(path, model, options, holidays):
-    assert published(path, model, *options).get(('holidays', 'all')) == holidays

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from zipfile import ZIP_DEFLATED, ZipInfo
 
 import numpy as np
@@ -19,8 +18,8 @@ from helpers.in_process import call_tool
 from helpers.pickles import zipped
 
 from xcit_mm import UserError
-from xcit_mm.config.data_rules import check_data
 from xcit_mm.config.load import load_config
+from xcit_mm.config.rules import check_data
 from xcit_mm.data.datasets import fetch as module
 from xcit_mm.data.datasets.fetch import ADE20K, COCO, DATASETS, DOWNLOADS, Archive, Dataset, prepare
 
@@ -29,18 +28,22 @@ JPEG = np.random.default_rng(0).bytes(40_000)  # large enough to be interrupted
 JSON = json.dumps(dict(images=[], annotations=[], categories=[])).encode()
 CONFIGS = {'coco': 'mask_rcnn_xcit_n12_16_3x.py', 'ade20k': 'sem_fpn_xcit_t12_16_80k.py'}
 ADE_ZIP = '/ADEChallengeData2016.zip'
+ADE_FOLDERS = [
+    f'{kind}/{split}' for kind in ('images', 'annotations') for split in ('training', 'validation')
+]
 
 
 def files_of(archive: Archive) -> dict[str, bytes]:
     """Return the files of a small archive in the layout of a large one."""
     files = {f'{archive.folder}/captions.txt': b'ignored'}
-    for name in archive.contents:
-        path = Path(archive.folder, name)
-        if path.suffix == '.json':
-            files[str(path)] = JSON
-        else:
-            suffix = 'png' if name.startswith('annotations') else 'jpg'
-            files |= {str(path / f'{number:012d}.{suffix}'): JPEG for number in range(IMAGES)}
+    if archive.folder == 'annotations':
+        names = 'instances_train2017.json', 'instances_val2017.json'
+        return files | {f'annotations/{name}': JSON for name in names}
+    is_ade = archive.folder == 'ADEChallengeData2016'
+    for folder in ADE_FOLDERS if is_ade else ['.']:
+        suffix = 'png' if folder.startswith('annotations') else 'jpg'
+        paths = (Path(archive.folder, folder, f'{n:012d}.{suffix}') for n in range(IMAGES))
+        files |= {str(path): JPEG for path in paths}
     return files
 
 
@@ -65,8 +68,6 @@ def serve(server) -> Callable[..., Dataset]:
                 url=server.url(f'/{archive.name}'),
                 size=len(content),
                 md5=hashlib.md5(content).hexdigest(),
-                unpacked=2 * 10**6,
-                contents={n: len(JSON) if '.json' in n else IMAGES for n in archive.contents},
             )
             archives.append(small)
         return replace(large, archives=tuple(archives))
@@ -108,19 +109,10 @@ def test_the_tool_prepares_one_split(serve, server, tmp_path, monkeypatch, capfd
     arguments = ('coco', '--splits', 'val', '--root', 'elsewhere')
     code, output, _ = call_tool(monkeypatch, capfd, 'prepare_data.py', *arguments)
     assert code == 0 and '--cfg-options data_root=elsewhere' in output
-    with pytest.raises(UserError, match=r'ADEChallengeData2016\.zip contains all splits'):
-        prepare(ADE20K, tmp_path, ['val'])
 
 
-def test_an_interrupted_download_is_resumed_and_needs_less_space(
-    serve, server, tmp_path, monkeypatch
-):
+def test_a_download_that_fills_the_disk_is_resumed(serve, server, tmp_path):
     dataset = serve(ADE20K)
-    monkeypatch.setattr(module.shutil, 'disk_usage', lambda path: SimpleNamespace(free=2_000_000))
-    with pytest.raises(UserError, match=r'needs 0\.0 GB .* but the disk has 0\.0 GB free: make'):
-        prepare(dataset, tmp_path)
-    assert server.requests == []
-    monkeypatch.undo()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))  # as on a full disk
     try:
@@ -131,14 +123,11 @@ def test_an_interrupted_download_is_resumed_and_needs_less_space(
     assert names(tmp_path) == {DOWNLOADS}
     (archive,) = dataset.archives
     part = max(path.stat().st_size for path in (tmp_path / DOWNLOADS).iterdir())
-    needed = archive.size + archive.unpacked - part
-    monkeypatch.setattr(module.shutil, 'disk_usage', lambda path: SimpleNamespace(free=needed))
     prepare(dataset, tmp_path)
     assert part and server.ranges == [None, f'bytes={part}-']
     assert names(tmp_path) == {archive.folder}
 
 
-@pytest.mark.usefixtures('virus_scanner')
 def test_archives_are_kept_provided_and_used_after_a_kill(serve, server, tmp_path):
     dataset = serve(COCO)
     prepare(dataset, tmp_path, keep_archives=True)
@@ -205,16 +194,10 @@ def test_no_entry_of_an_archive_leads_out_of_its_folder(serve, tmp_path):
     assert not any(path.is_symlink() for path in tmp_path.rglob('*'))
 
 
-def test_an_incomplete_folder_is_named_and_kept(serve, server, tmp_path):
+def test_a_folder_of_the_user_is_kept(serve, server, tmp_path):
     dataset = serve(COCO)
-    prepare(replace(dataset, archives=dataset.archives[:1]), tmp_path)
     image = tmp_path / 'val2017' / 'own.jpg'
     image.parent.mkdir()
     image.touch()
-    with pytest.raises(UserError, match='val2017 has 1 images instead of 3: move it away'):
-        prepare(dataset, tmp_path)
-    assert image.exists()
-    (tmp_path / 'annotations' / 'instances_train2017.json').write_text('{}')
-    with pytest.raises(UserError, match=r'instances_train2017\.json has 2 bytes instead of'):
-        prepare(dataset, tmp_path)
-    assert len(server.requests) == 1
+    prepare(replace(dataset, archives=dataset.archives[:2]), tmp_path)
+    assert names(image.parent) == {'own.jpg'} and len(server.requests) == 1

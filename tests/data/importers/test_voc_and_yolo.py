@@ -122,18 +122,6 @@ def test_the_folders_of_the_config_and_of_the_images_can_be_moved(yolo, tmp_path
     assert check_dataset(load_config(config, {'data_root': str(moved)}), workers=1).failures == []
 
 
-def test_if_a_file_cannot_be_written_no_file_is_replaced(yolo, tmp_path):
-    convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
-    (tmp_path / 'out/val.json').unlink()
-    (tmp_path / 'out/val.json').mkdir()
-    before = {path: path.is_file() and path.read_bytes() for path in (tmp_path / 'out').iterdir()}
-    write_yaml(yolo, '[apple, pear]')
-    with pytest.raises(UserError, match=r'val\.json is a folder'):
-        convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
-    after = {path: path.is_file() and path.read_bytes() for path in (tmp_path / 'out').iterdir()}
-    assert after == before
-
-
 def test_difficult_objects_are_ignored_in_training_and_evaluation(voc, tmp_path):
     difficult = voc_object('pear', [1, 1, 9, 9], more='<difficult>1</difficult>')
     part = '<part><name>leaf</name><bndbox><xmin>1</xmin></bndbox></part>'

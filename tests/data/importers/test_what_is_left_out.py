@@ -36,7 +36,6 @@ def test_what_yolo_leaves_out_is_counted_by_its_reason(yolo):
     (yolo / 'labels/train/notes.txt').write_text('by hand\n')
     contents = read_contents(YoloDataset(yolo))
     assert len(contents.images) == 5
-    assert remark(contents, 'Label files that several images share') == 1
     assert remark(contents, 'Label files without an image') == 1
     assert remark(contents, 'Hidden files and folders') == 2
     assert remark(contents, 'Files of other types (.heic)') == 1

@@ -5,7 +5,7 @@ import pytest
 from helpers.graph_stand_in import on_cpu
 from helpers.random_weights import DETECTOR, SEGMENTOR, save_random_weights
 
-from xcit_mm.predict import load_model
+from xcit_mm import load_model
 
 
 @pytest.mark.parametrize('config', [DETECTOR, SEGMENTOR])

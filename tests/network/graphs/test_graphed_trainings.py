@@ -12,7 +12,7 @@ from helpers.processes import in_processes
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from xcit_mm.benchmark.whole_models import _samples, _with_objects
+from benchmarks.whole_models import _samples, _with_objects
 from xcit_mm.network.graphs import GraphedModel
 
 

@@ -8,7 +8,6 @@ import torch
 from helpers import DATA
 from torch.nn import functional as F
 
-from xcit_mm.base.errors import ArgumentError
 from xcit_mm.network.models.self_distillation import (
     ProjectionHead,
     SelfDistillation,
@@ -94,7 +93,7 @@ def test_head_equals_the_head_of_lightly():
 
 
 def test_center_moves_as_in_lightly():
-    dino = model(center_momentum=0.9)
+    dino = model()
     dino.register_buffer('center', of_lightly('center/0').float())
     for step in range(3):
         dino._move_center((of_lightly('teacher') + step).float().flatten(0, 1))
@@ -138,7 +137,7 @@ def test_only_the_student_gets_gradients_and_the_teacher_follows_it():
 
 
 def test_schedules_end_where_the_recipe_says():
-    dino = model(momentum=0.996, warmup_share=0.1, frozen_share=0.01)
+    dino = model(frozen_share=0.01)
     places = []
     for share in (0.0, 0.05, 0.1, 0.5, 1.0):
         dino.set_progress(share)
@@ -179,14 +178,3 @@ def test_a_head_of_classes_gets_no_gradient():
     dino(crops(), mode='loss')['loss'].backward()
     trained = [p for p in dino.parameters() if p.requires_grad]
     assert all(p.grad is not None for p in trained)
-
-
-def test_impossible_sizes_shares_and_temperatures_are_refused():
-    for temperature in ((0, 0.07), -1, (0.04,)):
-        with pytest.raises(ArgumentError, match='is not the first and the last of two positive'):
-            model(teacher_temperature=temperature)
-    for name, value in (('outputs', 1), ('hidden', 0), ('bottleneck', -4), ('outputs', 2.5)):
-        with pytest.raises(ArgumentError, match=f'{name}={value} is not 2 or more'):
-            model(**{name: value})
-    with pytest.raises(ArgumentError, match='frozen_share=3 is not from 0 to 1'):
-        model(frozen_share=3)

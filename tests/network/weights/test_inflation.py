@@ -6,8 +6,8 @@ from helpers import randomize
 from helpers.small_xcit import assert_same_maps, small_xcit
 
 from xcit_mm import UserError
+from xcit_mm.apps.convert.conversion import convert
 from xcit_mm.base.errors import ArgumentError
-from xcit_mm.network.weights.conversion import convert
 from xcit_mm.network.weights.inflation import STEM, inflate
 from xcit_mm.network.weights.names import require_same_tensors
 

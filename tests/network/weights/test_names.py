@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from xcit_mm import UserError, XCiT
-from xcit_mm.network.weights.conversion import convert
+from xcit_mm.apps.convert.conversion import convert
 from xcit_mm.network.weights.names import detector_state, model_state, require_same_tensors
 
 
@@ -158,12 +158,9 @@ def test_a_file_without_an_xcit_is_refused_with_both_sides(tmp_path):
         ([torch.zeros(2)], 'no state dict'),
         ({'model': 'xcit'}, 'no state dict'),
         ({'state_dict': {}}, 'no state dict'),
-        ({'a': torch.zeros(1), 'module.a': torch.ones(1)}, r'module\.a twice among its weights'),
-        ({'a': torch.zeros(1), 'b': 3}, 'b as a int among its weights'),
-        ({'a': torch.zeros(1), 'b\n\x1b[2J': None}, r'b \?\[2J as a NoneType'),
     ],
 )
-def test_weights_are_tensors_with_different_names(content, message):
+def test_a_file_without_weights_is_refused(content, message):
     with pytest.raises(UserError, match=rf'file\.pth holds {message}'):
         model_state(content, 'file.pth')
 
@@ -195,12 +192,9 @@ def test_a_converted_detector_is_whole_and_overwrites_nothing(source, tmp_path):
     ('weight', 'message'),
     [
         (torch.ones(2, dtype=torch.int64), r'the file has .*a \(2,\) of torch\.int64.*; the model'),
-        (torch.ones(2).to_sparse(), r'a \(2,\), not stored number by number'),
-        (torch.ones(2, device='meta'), r'a \(2,\), not stored number by number'),
         (torch.ones(2, dtype=torch.complex64), r'a \(2,\) of complex numbers'),
         (torch.tensor([1.0, float('nan')]), 'holds infinite numbers or NaN in a: use'),
         (torch.tensor([1.0, float('inf')], dtype=torch.float16), 'infinite numbers'),
-        (torch.tensor([1e300, 1.0], dtype=torch.float64), 'infinite numbers'),
     ],
 )
 def test_a_tensor_that_would_be_loaded_as_another_is_refused(weight, message):

@@ -2,7 +2,6 @@
 
 import argparse
 import collections
-import datetime
 import os
 
 import numpy as np
@@ -42,7 +41,6 @@ def content() -> dict:
         ],
         'state_dict': state,
         'optimizer': {'step': 3, 'betas': (0.9, 0.999), 'fused': None, 'keys': {1, 2}, 3: b'a'},
-        'times': [datetime.datetime(2024, 5, 6, 7), datetime.timedelta(1), datetime.date.min],
         'rest': [collections.Counter([2, 3]), torch.Size([1, 2]), torch.float16, 1j, b'', 2**63],
     }
 
@@ -89,7 +87,7 @@ def test_a_file_that_needs_code_is_refused_with_its_name_and_run_if_it_is_truste
     ):
         torch.save({'state_dict': {'a': torch.zeros(1)}, 'hook': hook}, path)
         message = (
-            rf'file\.pth cannot be read: it needs more than weights \({name}\), .*--trust-chec'
+            rf'file\.pth cannot be read: it .* needs more than weights.*{name} .*--trust-checkpoint'
         )
         with pytest.raises(UserError, match=message):
             read_checkpoint(path)
@@ -99,30 +97,31 @@ def test_a_file_that_needs_code_is_refused_with_its_name_and_run_if_it_is_truste
     assert trace.exists()
 
 
-def test_a_file_of_another_format_is_read_only_if_it_is_trusted(tmp_path):
-    path = tmp_path / 'old.pth'
-    for options, message in (
-        (dict(_use_new_zipfile_serialization=False), r'is not a zip archive.* with torch\.save'),
-        (dict(pickle_protocol=4), 'its pickle protocol is not 2'),
-    ):
-        torch.save({'a': torch.ones(2)}, path, **options)
-        with pytest.raises(UserError, match=message):
-            read_checkpoint(path)
-        assert read_checkpoint(path, trusted=True)['a'].tolist() == [1.0, 1.0]
+def test_a_file_from_before_pytorch_1_6_is_read(tmp_path):
+    values = content()
+    del values['state_dict']['eight_bits']  # which did not exist
+    torch.save(values, tmp_path / 'old.pth', _use_new_zipfile_serialization=False)
+    assert_same(values, read_checkpoint(tmp_path / 'old.pth'))
+
+
+def test_another_pickle_protocol_is_read_only_if_the_file_is_trusted(tmp_path):
+    path = tmp_path / 'new.pth'
+    torch.save({'a': torch.ones(2)}, path, pickle_protocol=4)
+    with pytest.raises(UserError, match=r'Unsupported operand 149\): .* pass --trust-checkpoint'):
+        read_checkpoint(path)
+    assert read_checkpoint(path, trusted=True)['a'].tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
     ('data', 'message'),
     [
-        (b'<!DOCTYPE html><html>Not Found</html>', 'it is a web page'),
-        (b'', 'it is empty'),
-        (b'version https://git-lfs', 'it is cut off, damaged or not a checkpoint'),
+        (b'<!DOCTYPE html><html>Not Found</html>', r".*starts with b'<!DOCTYPE html><'"),
+        (b'', r".*starts with b''"),
         (saved(content())[:-1000], 'it is cut off'),
-        (saved({'a': torch.ones(9)}).replace(b'\x80?', b'\x81?', 1), 'it is .*Bad CRC-32 .*data/0'),
     ],
 )
 @pytest.mark.parametrize('trusted', [False, True])
-def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, data, message, trusted):
+def test_a_file_that_is_not_a_checkpoint_is_refused(tmp_path, data, message, trusted):
     (tmp_path / 'page.pth').write_bytes(data)
     with pytest.raises(UserError, match=rf'page\.pth cannot be read: {message}') as error:
         read_checkpoint(tmp_path / 'page.pth', trusted=trusted)

@@ -11,7 +11,7 @@ from torch import nn
 from xcit_mm.base.errors import UserError
 from xcit_mm.config.build_model import build_model
 from xcit_mm.config.load import load_config
-from xcit_mm.predict.fusion import FusedCopy, fuse, in_dtype
+from xcit_mm.predict.fusion.fused_copy import FusedCopy, fuse, in_dtype
 from xcit_mm.predict.fusion.winograd import WinogradConv2d
 
 DETECTOR = 'mask_rcnn_xcit_n12_16_shapes'

@@ -7,7 +7,6 @@ import pytest
 from helpers.toy import SIZE, ToyDataset
 from torch.utils.data import BatchSampler
 
-from xcit_mm.base.errors import ArgumentError
 from xcit_mm.train.data.sampler import RepeatedSampler, ResumableBatches
 
 
@@ -43,9 +42,3 @@ def test_a_resumed_run_loads_the_remaining_views():
     assert len({request.index for request in whole[0]}) == 1
     assert len({request.position for request in whole[0]}) == 3
     assert whole[0][0].index != whole[length][0].index
-
-
-@pytest.mark.parametrize('repeats', [0, 1.5, True])
-def test_an_invalid_number_of_views_is_refused(repeats):
-    with pytest.raises(ArgumentError, match='is not a positive integer'):
-        sampler(repeats=repeats)

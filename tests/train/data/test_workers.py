@@ -13,7 +13,7 @@ from tempfile import TemporaryFile
 import numpy as np
 import pytest
 import torch
-from helpers import PATIENCE, wait_until, wait_until_session_ends
+from helpers import TIMEOUT, wait_until, wait_until_session_ends
 from helpers.tool_server import Process
 from helpers.toy import ToyDataset, toy_loader
 
@@ -81,7 +81,7 @@ start_fork_server('slow')
 while not Path({folder!r}, 'imported').exists():
     time.sleep(0.01)
 lock = multiprocessing.Lock()
-worker = multiprocessing.Process(target=print, args=('loaded', lock, b' ' * {size}))
+worker = multiprocessing.Process(target=print, args=('loaded', lock))
 """
 IGNORED = """
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -90,32 +90,18 @@ Path({folder!r}, 'go').touch()
 worker.start()
 worker.join()
 """
-INTERRUPTED = """
-signal.signal(signal.SIGALRM, lambda *_: sys.exit())
-signal.alarm(1)
-worker.start()
-"""
 
 
-@pytest.mark.parametrize(
-    ('end', 'size', 'printed'),
-    [
-        (IGNORED, 1, 'loaded <Lock'),
-        (INTERRUPTED, 1, ''),
-        (INTERRUPTED, 2**20, ''),  # more than a pipe holds: while the worker is described
-    ],
-)
-def test_ctrl_c_while_the_fork_server_imports_leaves_no_traceback(tmp_path, end, size, printed):
-    """It reaches all processes. The run finishes its step, or ends before its workers start."""
+def test_the_fork_server_outlives_ctrl_c_while_it_imports(tmp_path):
+    """It reaches all processes. The run finishes its step."""
     (tmp_path / 'slow.py').write_text(SLOW_MODULE)
-    program = (PROGRAM + end).format(folder=str(tmp_path), size=size)
     with TemporaryFile('w+') as output:
+        program = (PROGRAM + IGNORED).format(folder=str(tmp_path))
         process = Process(['-c', program], output, output)
         assert process.wait() == 0
-        (tmp_path / 'go').touch()
         wait_until_session_ends(process.pid)
         output.seek(0)
-        assert output.read()[: len(printed) or None] == printed
+        assert output.read().startswith('loaded <Lock')
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
@@ -134,7 +120,7 @@ def test_a_worker_ends_at_a_signal_of_the_training():
     next(batches)
     (child,) = multiprocessing.active_children()
     child.terminate()
-    child.join(PATIENCE)
+    child.join(TIMEOUT)
     assert child.exitcode == 0
 
 
@@ -165,16 +151,3 @@ def test_large_arrays_are_sent_in_shared_memory():
     (sample,) = next(iter(toy_loader(dataset, 1, batch_size=1)))['masks']
     assert np.array_equal(sample, dataset.masks)
     assert sample.base.is_shared()  # the tensor that was sent
-
-
-@pytest.mark.parametrize('dtype', ['complex64', 'O'])
-def test_arrays_of_other_types_are_sent_as_they_are(dtype):
-    dataset = WithMasks(np.dtype(dtype))
-    (sample,) = next(iter(toy_loader(dataset, 1, batch_size=1)))['masks']
-    assert np.array_equal(sample, dataset.masks) and sample.dtype == dataset.masks.dtype
-
-
-@pytest.mark.parametrize('timeout', [0, 900])
-def test_slow_workers_are_waited_for(timeout):
-    options = dict(batch_size=1, prefetch_factor=1, timeout=timeout)
-    assert next(iter(toy_loader(Failing('slow'), 1, **options)))

@@ -141,17 +141,6 @@ def test_13_bands_are_taught_by_three_of_them(build):
     assert model.backbone.patch_embed.proj[0][0].weight.grad.abs().amax((0, 2, 3)).min() > 0
 
 
-def test_bfloat16_changes_the_losses_by_rounding_only(build):
-    model, x = build(dense_loss='smooth_l1').eval(), torch.randn(2, 3, 64, 64)
-    expected = model(x, mode='loss')
-    with torch.autocast('cpu', torch.bfloat16):
-        losses = model(x, mode='loss')
-    for name, value in losses.items():
-        assert value.dtype == torch.float32
-        torch.testing.assert_close(value, expected[name], rtol=2e-2, atol=2e-2)
-    assert losses['loss_dense'] != expected['loss_dense']
-
-
 def test_two_processes_have_the_gradients_of_one(build, tmp_path):
     x = torch.randn(4, 3, 64, 64)
 
@@ -172,22 +161,7 @@ def test_two_processes_have_the_gradients_of_one(build, tmp_path):
     in_processes(2, in_process, tmp_path)
 
 
-def test_wrong_losses_and_small_maps_are_refused(build):
-    for arguments, message in (
-        (dict(dense_loss='l2'), "dense_loss='l2' is not one of cosine, smooth_l1 or None"),
-        (
-            dict(dense_loss=None, global_loss=None),
-            'dense_loss=None and global_loss=None leave nothing to learn',
-        ),
-    ):
-        with pytest.raises(UserError) as raised:
-            build(**arguments)
-        assert str(raised.value) == message
-    for side, stride, name in ((16, 8, 'the student'), (48, 32, 'teacher Strided')):
-        with pytest.raises(UserError) as raised:
+def test_small_maps_are_refused(build):
+    for side, stride in ((16, 8), (48, 32)):
+        with pytest.raises(UserError, match='student and teacher need 2 rows and columns'):
             build(stride)(torch.randn(2, 3, side, 96), mode='loss')
-        width = 96 // max(stride, 16)
-        assert str(raised.value) == (
-            f'the map of {name} has 1x{width} places for images of {side}x96 pixels: use larger '
-            'images, a larger model.teacher.size, or dense_loss=None'
-        )

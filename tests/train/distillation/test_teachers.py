@@ -103,12 +103,8 @@ def test_features_and_logits_are_timms_for_images_with_its_normalization(
 def test_weights_of_another_size_without_a_head_are_converted(tmp_path):
     network = timm.create_model('test_vit', num_classes=0, img_size=160)
     path = save(tmp_path / 'weights.pth', network)
-    message = refusal(TimmTeacher, 'test_vit', path)
-    assert message.startswith(f'{path} does not fit the teacher test_vit (RuntimeError: ')
-    assert 'Missing key(s) in state_dict: "head.weight"' in message
-    assert message.endswith(
-        'model.teacher.arguments.num_classes=0 if it has no classification head'
-    )
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "head.weight"'):
+        TimmTeacher('test_vit', path)
     teacher = TimmTeacher('test_vit', path, size=(64, 96), arguments=dict(num_classes=0))
     images = normalized(pixels(1, 3, 48, 48))
     found = teacher.features(images, PREPROCESSOR)
@@ -118,31 +114,18 @@ def test_weights_of_another_size_without_a_head_are_converted(tmp_path):
     )
 
 
-def test_a_teacher_needs_weights_that_fit(tmp_path, monkeypatch):
+def test_a_teacher_needs_weights_that_fit(tmp_path):
     assert refusal(TimmTeacher, 'test_vit') == (
         'teacher test_vit: name its weights with model.teacher.checkpoint=FILE, or download them '
         'with model.teacher.pretrained=True'
     )
-    assert refusal(TimmTeacher, 'test_wit', pretrained=True) == (
-        "model.teacher.name='test_wit' is not a model of timm; did you mean test_vit?"
-    )
-    assert refusal(TimmTeacher, 'test_vit.r160', pretrained=True) == (
-        'timm has no weights of the name test_vit.r160; did you mean test_vit.r160_in1k?'
-    )
     path = save(tmp_path / 'resnet.pth', timm.create_model('test_resnet'))
-    assert 'does not fit the teacher test_vit' in refusal(TimmTeacher, 'test_vit', path)
-    missing = tmp_path / 'missing.pth'
-    assert refusal(TimmTeacher, 'test_vit', str(missing)) == (
-        f'the checkpoint {missing} cannot be read: it does not exist'
-    )
-    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
-    monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
-    monkeypatch.setenv('HF_HOME', str(tmp_path))
-    message = refusal(TimmTeacher, 'test_vit', pretrained=True)
-    assert message.startswith('teacher test_vit: the weights cannot be loaded (')
-    assert message.endswith(
-        'download them on another machine, and name the file in model.teacher.checkpoint'
-    )
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\)'):
+        TimmTeacher('test_vit', path)
+    path = save(tmp_path / 'vit.pth', timm.create_model('test_vit', img_size=64))
+    teacher = TimmTeacher('test_vit', path, std=[1e-45] * 3, size=64)
+    message = refusal(teacher.features, normalized(pixels(1, 3, 64, 64)), PREPROCESSOR)
+    assert message.startswith('teacher test_vit returns NaN or infinite numbers: check its weights')
 
 
 def test_a_teacher_takes_its_channels_in_its_order(tmp_path):
@@ -155,19 +138,6 @@ def test_a_teacher_takes_its_channels_in_its_order(tmp_path):
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (MEAN, STD))
     expected = network.conv((bands[:, [3, 0, 2]] - mean) / std)
     torch.testing.assert_close(teacher.features(images, of_bands).map, expected)
-
-    teacher = ModuleTeacher(dict(type='Patches'), path, **SCALE)
-    assert refusal(teacher.features, images, of_bands) == (
-        'teacher Patches takes 3 channels, but the images have 13: write which ones it takes in '
-        'model.teacher.channels, such as (2, 1, 0)'
-    )
-    teacher = ModuleTeacher(dict(type='Patches'), path, channels=(13, 0, 2), **SCALE)
-    assert refusal(teacher.features, images, of_bands) == (
-        'model.teacher.channels=(13, 0, 2): the images have the channels 0 to 12'
-    )
-    assert refusal(ModuleTeacher, dict(type='Patches'), path, channels=(1, 2), **SCALE) == (
-        'teacher Patches: channels=(1, 2) are not 3, which it takes'
-    )
 
 
 @pytest.mark.parametrize('arguments', [dict(), dict(num_prefix=2), dict(as_maps=True)])
@@ -182,11 +152,6 @@ def test_a_module_returns_tokens_or_maps(arguments, tmp_path):
     torch.testing.assert_close(found.map, network.conv(images))
     vector = torch.zeros(2, 8) if number else found.map.mean((2, 3))
     torch.testing.assert_close(found.vector, vector)
-    if number:
-        assert refusal(ModuleTeacher, module, path, size=(48, 80), **SCALE) == (
-            'teacher Patches returns 17 tokens for an image of 48x80 pixels, which are no map: '
-            'check num_prefix_tokens'
-        )
 
 
 def test_an_xcit_of_ours_says_how_its_images_are_normalized(tmp_path):
@@ -208,8 +173,6 @@ def test_an_xcit_of_ours_says_how_its_images_are_normalized(tmp_path):
     raw = (images * PREPROCESSOR.std + PREPROCESSOR.mean).flip(1)
     torch.testing.assert_close(found.map, network.features((raw - mean) / std).map.detach())
 
-    broken = save(tmp_path / 'broken.pth', network, images=of_file | dict(mean=5))
-    assert f"meta['images'] of {broken} has no mean and std" in refusal(ModuleTeacher, XCIT, broken)
     unknown = save(tmp_path / 'unknown.pth', network)
     assert refusal(ModuleTeacher, XCIT, unknown) == (
         f'teacher ImageXCiT: {unknown} does not say how its images are normalized: write '
@@ -219,25 +182,3 @@ def test_an_xcit_of_ours_says_how_its_images_are_normalized(tmp_path):
     assert f'{of_trunk} does not hold the weights' in refusal(ModuleTeacher, XCIT, of_trunk)
     trunk = dict(type='XCiT', arch=SMALL, patch_size=16, out_indices=(0, 1, 2, 3))
     assert ModuleTeacher(trunk, of_trunk).map_channels == 32
-
-
-def test_what_a_teacher_cannot_compute_is_one_sentence(tmp_path):
-    network = timm.create_model('test_vit', img_size=64)
-    path = save(tmp_path / 'weights.pth', network)
-    teacher = TimmTeacher('test_vit', path, std=[1e-45] * 3, size=64)
-    assert refusal(teacher.features, normalized(pixels(1, 3, 64, 64)), PREPROCESSOR) == (
-        'teacher test_vit returns NaN or infinite numbers for images of 64x64 pixels: check its '
-        'weights, mean and std, or train in bfloat16 instead of float16'
-    )
-    teacher = ModuleTeacher(
-        dict(type='Patches'), save(tmp_path / 'patches.pth', Patches()), **SCALE
-    )
-    message = refusal(teacher.features, normalized(pixels(1, 3, 8, 8)), PREPROCESSOR)
-    assert message.startswith('teacher Patches fails on images of 8x8 pixels (RuntimeError: ')
-    assert message.endswith('): set model.teacher.size to a size that it takes')
-    name = 'crossvit_9_240'
-    other = save(tmp_path / 'other.pth', timm.create_model(name))
-    assert refusal(TimmTeacher, name, other) == (
-        f'teacher {name} returns features which are neither maps (B, C, H, W) nor tokens '
-        '(B, N, C): choose another model'
-    )

@@ -8,9 +8,7 @@ from helpers.toy import Toy, toy_runner
 from mmengine.registry import MODELS
 
 from xcit_mm import UserError
-from xcit_mm.base.errors import ArgumentError
 from xcit_mm.train.checkpoints.newest import newest_checkpoint
-from xcit_mm.train.hooks.collapse import CollapseHook
 
 HOOKS = ('NonFiniteHook', 'LossLogHook')
 SENTENCE = (
@@ -77,21 +75,10 @@ def test_a_resumed_run_stops_at_the_same_step(tmp_path):
     assert str(stopped.value) == SENTENCE.format(5, 4)
 
 
-def test_a_batch_of_one_image_and_a_model_without_the_number_are_refused(tmp_path):
-    options = {'train_dataloader.batch_size': 1, 'custom_hooks': [dict(type='CollapseHook')]}
+def test_a_batch_of_one_image_is_refused(tmp_path):
     with pytest.raises(UserError) as refused:
         run(tmp_path, [0.5], **{'train_dataloader.batch_size': 1}).train()
     assert str(refused.value) == (
         'train_dataloader.batch_size=1: the features of one image have no spread, so a collapse '
         'would not be noticed: write at least 2'
     )
-    options.pop('train_dataloader.batch_size')
-    with pytest.raises(ArgumentError, match='the outputs of Toy have no feature_spread: set def'):
-        toy_runner(tmp_path, **options).train()
-
-
-@pytest.mark.parametrize('arguments', [dict(limit=0), dict(limit=1), dict(patience=0)])
-def test_invalid_arguments_are_named(arguments):
-    ((name, value),) = arguments.items()
-    with pytest.raises(ArgumentError, match=f'CollapseHook: {name}={value} is not a '):
-        CollapseHook(**arguments)

@@ -37,20 +37,17 @@ def test_a_run_with_graphs_is_one_without_them_also_after_a_resume(
 ):
     run(tmp_path / 'eager', shapes_root)
     on_cpu(monkeypatch)
-    run(tmp_path / 'graphs', shapes_root, graphs=True)
     run(tmp_path / 'cut', shapes_root, steps=4, graphs=True)
     run(tmp_path / 'cut', shapes_root, resume=True, graphs=True)
 
     expected = losses(tmp_path / 'eager')
     assert len(expected) == 6
-    for name in ('graphs', 'cut'):
-        assert losses(tmp_path / name) == expected
-        ours, wanted = (weights(tmp_path / folder / 'iter_6.pth') for folder in (name, 'eager'))
-        for key, value in wanted.items():
-            assert torch.equal(ours[key], value), key
-    (log,) = (tmp_path / 'graphs').glob('*/*.log')
-    line = 'CUDA graphs: 5 of 6 steps ran captured; captured sizes of batches: 1'
-    assert line in log.read_text()
+    assert losses(tmp_path / 'cut') == expected
+    ours, wanted = (weights(tmp_path / folder / 'iter_6.pth') for folder in ('cut', 'eager'))
+    for key, value in wanted.items():
+        assert torch.equal(ours[key], value), key
+    text = ''.join(path.read_text() for path in (tmp_path / 'cut').glob('*/*.log'))
+    assert 'CUDA graphs: 3 of 4 steps ran captured; captured sizes of batches: 1' in text
 
 
 @pytest.mark.parametrize('asked', ['option', 'config'])

@@ -13,7 +13,6 @@ from threading import Thread
 
 import pytest
 from helpers.evaluated_runs import evaluated_run, resumed_run
-from helpers.in_process import call_tool
 from helpers.processes import forked, in_child
 from helpers.wandb_server import wandb_server
 from mmengine.config import Config
@@ -22,7 +21,7 @@ from mmengine.hooks import Hook
 from xcit_mm import UserError
 from xcit_mm.base.errors import DependencyError
 from xcit_mm.config.adapt import LOGGERS, adapt_for_training
-from xcit_mm.train.hooks.curves import _ids
+from xcit_mm.train.hooks.loss_log import TensorBoardHook
 from xcit_mm.train.hooks.mlflow_curves import MLflowHook, _valid
 from xcit_mm.train.hooks.wandb_curves import WandbHook
 
@@ -248,19 +247,6 @@ def test_a_wrong_token_is_refused_before_anything_is_moved(
     assert (tmp_path / 'iter_7.pth').exists()
 
 
-@pytest.mark.parametrize('hook', ['WandbHook', 'MLflowHook'])
-def test_without_network_a_run_is_refused_in_a_sentence(tmp_path, monkeypatch, hook):
-    monkeypatch.setenv('WANDB_MODE', 'online')
-    monkeypatch.setenv('WANDB_API_KEY', 'a' * 40)
-    monkeypatch.setenv('WANDB_INIT_TIMEOUT', '2')
-    monkeypatch.setenv('MLFLOW_HTTP_REQUEST_MAX_RETRIES', '0')
-    for name in ('WANDB_BASE_URL', 'MLFLOW_TRACKING_URI'):
-        monkeypatch.setenv(name, 'http://127.0.0.1:1')
-    sentence = in_fork(lambda: evaluated_run(tmp_path, hook, steps=2).train())
-    assert sentence.startswith(f'--logger {LOGGED_AS[hook]} cannot start (')
-    assert 'needs n' in sentence and not list(tmp_path.glob('*.jsonl'))
-
-
 def test_a_service_that_fails_during_a_run_gets_its_steps_later(tmp_path, database, whole):
     """The file of MLflow is away from the fifth step to the tenth, over two checkpoints."""
     file = Path(database.removeprefix('sqlite:///'))
@@ -297,25 +283,18 @@ def test_a_resume_from_an_older_checkpoint_says_which_steps_stay(tmp_path, datab
     assert 'keeps its steps up to 8, because no step can be replaced; for a curve of its' in text
 
 
-@pytest.mark.parametrize(('hook', 'package'), [(WandbHook, 'wandb'), (MLflowHook, 'mlflow')])
-def test_a_missing_package_is_named_with_its_extra(monkeypatch, hook, package):
+@pytest.mark.parametrize(
+    ('hook', 'package', 'extra'),
+    [
+        (WandbHook, 'wandb', 'wandb'),
+        (MLflowHook, 'mlflow', 'mlflow'),
+        (TensorBoardHook, 'tensorboard', 'vis'),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(monkeypatch, hook, package, extra):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(DependencyError, match=rf'{package} is not installed: .*"\.\[{package}\]"'):
+    with pytest.raises(DependencyError, match=rf'{package} is not installed: .*"\.\[{extra}\]"'):
         hook()
-
-
-def test_the_ids_of_a_run_that_cannot_be_read_count_as_missing(tmp_path):
-    for text in ('[', '[]', '{"wandb": 3}'):
-        (tmp_path / 'curve_ids.json').write_text(text)
-        assert _ids(tmp_path) == {}
-
-
-def test_the_tool_offers_every_logger(monkeypatch, capfd):
-    arguments = ['config.py', '--logger', 'wandb', 'comet']
-    code, _, errors = call_tool(monkeypatch, capfd, 'train.py', *arguments)
-    assert code == 2
-    offered = errors.rpartition('choose from ')[2].translate(str.maketrans('', '', "'),\n"))
-    assert offered.split() == [*LOGGERS]
 
 
 def test_loggers_of_the_command_line_become_hooks():

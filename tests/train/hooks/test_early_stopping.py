@@ -10,7 +10,6 @@ from helpers.resumed_runs import StopHook
 from mmengine.config import Config
 
 from xcit_mm import UserError
-from xcit_mm.base.errors import ArgumentError
 from xcit_mm.config.adapt import adapt
 from xcit_mm.train.hooks.early_stopping import ResumableEarlyStoppingHook
 
@@ -71,9 +70,9 @@ def test_a_run_stops_and_says_why_and_where_its_best_checkpoint_is(stopped):
     assert f'The training stopped early: {SENTENCE}.' in (stopped / 'report.html').read_text()
 
 
-@pytest.mark.parametrize('kill', [5, 7, 9])
+@pytest.mark.parametrize('kill', [5, 9])
 def test_a_resumed_run_stops_where_an_uninterrupted_one_does(tmp_path, stopped, kill):
-    """Resumed at 4 and 8, whose validations the resume repeats, with 0, 1 and 2 to wait for."""
+    """Resumed at 4 and 8, whose validations the resume repeats, with none and two to wait for."""
     run(tmp_path, stop=kill)
     assert run(tmp_path, resumed_run).iter == 10
     assert files(tmp_path) == files(stopped)
@@ -125,29 +124,17 @@ def test_the_rule_follows_from_the_name_of_the_metric(monitor, rule):
     assert ResumableEarlyStoppingHook(monitor).rule == rule
 
 
-def test_the_rule_of_an_unknown_metric_is_asked_for():
-    with pytest.raises(ArgumentError, match=r'name beauty does not tell .*: add rule=greater or'):
-        ResumableEarlyStoppingHook('beauty')
-
-
 def test_what_stops_a_run_at_once(tmp_path):
     hooks = [hook(stopping_threshold=0.4)]
     assert run(tmp_path, hooks=hooks).iter == 4
     assert 'Stopping threshold reached' in log(tmp_path)
 
 
-def test_wrong_arguments_are_refused(tmp_path):
+def test_a_metric_of_another_name_is_refused(tmp_path):
     with pytest.raises(UserError, match=r'a validation has no metric mIou; did you mean mIoU\?'):
         run(tmp_path, hooks=[hook(monitor='mIou', rule='greater')])
     with pytest.raises(UserError, match='no metric coco/bbox_mAP: name one of mIoU, mAcc'):
         run(tmp_path, hooks=[hook(monitor='coco/bbox_mAP')])
-    for wrong in (dict(patience=0), dict(patience=2.5), dict(min_delta=-1), dict(min_delta='1')):
-        with pytest.raises(ArgumentError, match=f'EarlyStoppingHook: {next(iter(wrong))}='):
-            ResumableEarlyStoppingHook('mIoU', **wrong)
-    runner = run(tmp_path, hooks=[])
-    runner._val_loop = None
-    with pytest.raises(UserError, match='EarlyStoppingHook needs validations'):
-        ResumableEarlyStoppingHook('mIoU').before_train(runner)
 
 
 def test_the_hook_of_mmengine_becomes_ours():

@@ -6,9 +6,7 @@ https://github.com/HumanSignal/label-studio-ml-backend defines the protocol.
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from threading import Lock
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import numpy as np
@@ -23,7 +21,6 @@ from ...predict.sources import decode_rgb, read_image
 from .labelstudio import TAGS, Control, described
 from .objects import AnnotatedObject, smallest_window
 
-MAX_HINTS = 100  # that are remembered, because each is printed once
 MAX_TOKEN = 2**16  # bytes of the answer with a token
 JWT_PARTS = 3  # of a personal access token, separated by periods; a legacy token has no period
 
@@ -36,7 +33,7 @@ class Labeling(NamedTuple):
 
 
 class Backend:
-    """A model that answers Label Studio; several threads may call it.
+    """A model that answers Label Studio.
 
     Args:
         model: The detector or segmentor.
@@ -46,83 +43,63 @@ class Backend:
         score_thr: The lowest score of objects.
 
     Raises:
-        UserError: If the model predicts heights, or the address is not a web address.
+        UserError: If the model predicts heights.
     """
 
     def __init__(self, model: Model, version: str, url: str, token: str, score_thr: float) -> None:
         if model.task == 'heights':
             raise UserError(f'{version} predicts heights, which Label Studio has no labels for')
-        if urlsplit(url).scheme not in ('http', 'https') or not urlsplit(url).netloc:
-            raise UserError(f'{url} is not the web address of Label Studio (http://HOST:PORT)')
         self._model, self._version, self._score_thr = model, version, score_thr
         self._url, self._token = url.rstrip('/'), token
-        self._lock = Lock()
-        self._hints: set[str] = set()
 
     def setup(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Check the labeling configuration of a project. The token of the request is not used."""
-        self._labeling(request.get('schema'))
+        controls = parse_labeling(request['schema']).controls
+        offered = frozenset().union(*(control.labels for control in controls))
+        missing = [name for name in self._model.classes if name not in offered]
+        if missing:
+            say(
+                f'the labeling configuration has no label {" or ".join(missing)}: objects of '
+                f'{"this class" if len(missing) == 1 else "these classes"} are left out until you '
+                'add it'
+            )
         return dict(model_version=self._version)
 
     def predict(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Predict tasks. A task that fails has no result, and the console says why.
 
         Raises:
-            UserError: If the request or its labeling configuration cannot be used.
+            UserError: If the labeling configuration cannot be used.
         """
-        tasks = request.get('tasks')
-        if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
-            raise UserError('the tasks of the request are not a list of objects')
-        labeling = self._labeling(request.get('label_config'))
-        with self._lock:  # one image after the other needs the least memory
-            headers = {AUTHORIZATION: self._credentials()}
-            results = [self._predicted(task, labeling, headers) for task in tasks]
+        labeling = parse_labeling(request['label_config'])
+        headers = {AUTHORIZATION: self._credentials()}
+        results = [self._predicted(task, labeling, headers) for task in request['tasks']]
         return dict(results=results, model_version=self._version)
-
-    def _labeling(self, text: Any) -> Labeling:
-        labeling = parse_labeling(text)
-        offered = frozenset().union(*(control.labels for control in labeling.controls))
-        missing = [name for name in self._model.classes if name not in offered]
-        if missing:
-            self._hint(
-                f'the labeling configuration has no label {" or ".join(missing)}: objects of '
-                f'{"this class" if len(missing) == 1 else "these classes"} are left out until you '
-                'add it'
-            )
-        return labeling
 
     def _predicted(
         self, task: dict, labeling: Labeling, headers: Mapping[str, str]
     ) -> dict[str, Any]:
+        objects: list[AnnotatedObject] = []
         try:
-            data = task.get('data')
-            address = data.get(labeling.image) if isinstance(data, dict) else None
+            address = task['data'][labeling.image]
             bands = self._model.bands
             decode = decode_rgb if bands is None else bands.decode
             image = read_image(self._address(address), decode, headers)
             objects = objects_of(self._model.predict(image), self._score_thr)
-            return described(objects, labeling.controls, self._version)
         except Exception as error:  # the other tasks keep their results
-            say(
-                f'task {task.get("id")}: {error if isinstance(error, UserError) else reason(error)}'
-            )
-            return described([], labeling.controls, self._version)
+            why = error if isinstance(error, UserError) else reason(error)
+            say(f'task {task.get("id")}: {why}')
+        return described(objects, labeling.controls, self._version)
 
-    def _address(self, text: Any) -> str:
+    def _address(self, text: str) -> str:
         """Return the address of an image on the server of Label Studio."""
-        if not isinstance(text, str):
-            raise UserError('its data does not name an image')
         url = f'{self._url}{text}' if text.startswith('/') else text
-        try:
-            parts = urlsplit(url)
-        except ValueError as error:
-            raise UserError(f'{text} is not a web address ({error}): correct the task') from None
-        if parts[:2] != urlsplit(self._url)[:2]:
+        if not url.startswith(f'{self._url}/'):
             raise UserError(
                 f'{text} is not on {self._url}, from where alone images are read: upload the '
                 'image, or add its folder as local storage of Label Studio'
             )
-        return parts.geturl()  # in small letters where case makes no difference
+        return url
 
     def _credentials(self) -> str:
         """Return the header for the token, after the exchange of a personal access token."""
@@ -130,19 +107,8 @@ class Backend:
             return f'Token {self._token}'
         sent = json.dumps(dict(refresh=self._token)).encode()
         headers = {'Content-Type': 'application/json'}
-        url = f'{self._url}/api/token/refresh'
-        try:
-            return f'Bearer {json.loads(read_url(url, MAX_TOKEN, headers, sent))["access"]}'
-        except (KeyError, TypeError, ValueError):
-            raise UserError(f'{url} does not return an access token: check the address') from None
-
-    def _hint(self, sentence: str) -> None:
-        """Say a sentence once: Label Studio sends a labeling configuration with every request."""
-        if sentence not in self._hints:
-            if len(self._hints) == MAX_HINTS:
-                self._hints.clear()
-            self._hints.add(sentence)
-            say(sentence)
+        answer = read_url(f'{self._url}/api/token/refresh', MAX_TOKEN, headers, sent)
+        return f'Bearer {json.loads(answer)["access"]}'
 
 
 def say(sentence: str) -> None:

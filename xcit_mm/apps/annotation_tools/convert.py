@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ...base.errors import ArgumentError, printable
+from ...base.errors import printable
 from ...base.files import require_writable, write_files
 from . import cvat, labelme, labelstudio
 from .objects import MASKS, AnnotatedImage, read_objects
@@ -26,8 +26,6 @@ def convert_predictions(
     Raises:
         UserError: If the predictions cannot be read or the files cannot be written.
     """
-    if not 0 <= score_thr <= 1:
-        raise ArgumentError(f'score {score_thr}: not between 0 and 1')
     out = Path(out)
     classes, images = read_objects(Path(predictions), Path(folder), score_thr, kind)
     require_writable(out)

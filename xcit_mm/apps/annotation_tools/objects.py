@@ -1,7 +1,7 @@
 """Objects of images as annotation tools show them: boxes, polygons and masks."""
 
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,15 +12,8 @@ import numpy as np
 import shapely
 from pycocotools import mask as coco_mask
 
-from ...base.errors import UserError, one_line, printable
-from ...data.audit.annotations import (
-    NO_BOX,
-    UNKNOWN_CATEGORY,
-    find_problem,
-    is_number,
-    read_annotations,
-    usable_mask,
-)
+from ...base.errors import one_line, printable
+from ...data.audit.annotations import read_annotations, usable_mask
 from ...data.importers.areas import joined
 from ...data.importers.base import Shape, Size, absolute
 from ...large.labels.outlines import outlines_of
@@ -94,13 +87,12 @@ def read_objects(
     ``kind`` is ``BOXES``.
 
     Raises:
-        UserError: If the file or an annotation cannot be used.
+        UserError: If the file cannot be used.
     """
     path = path / PREDICTIONS if path.is_dir() else path
     content, remark = read_annotations(path, encodes_masks=kind != BOXES)
     if remark:
         print(printable(remark))
-    _require_files(path, content['images'])
     names = {category['id']: one_line(category['name']) for category in content['categories']}
     return [*names.values()], _images(path, content, names, folder, score_thr, kind)
 
@@ -114,14 +106,11 @@ def _images(
             annotation.pop('segmentation', None)
         annotations[annotation['image_id']].append(annotation)
     paths = [absolute(folder / image['file_name']) for image in content['images']]
-    if len({*paths}) < len(paths):
-        twice, _ = Counter(paths).most_common(1)[0]
-        raise UserError(f'{path}: several images have the file {twice}: join them into one')
     for image, file, name in zip(content['images'], paths, names_of(paths), strict=True):
         objects = [
             _parsed(annotation, image, names, f'{path}: annotation {annotation["id"]}')
             for annotation in annotations[image['id']]
-            if score_thr <= _score(annotation, path)
+            if score_thr <= annotation.get('score', 1)
         ]
         size = image['width'], image['height']
         yield AnnotatedImage(file, name, size, objects)
@@ -136,32 +125,8 @@ def names_of(files: Sequence[PurePath]) -> list[str]:
     return [file.relative_to(common).as_posix() for file in files]
 
 
-def _require_files(path: Path, images: Sequence[dict]) -> None:
-    for image in images:
-        if 'frame' in image:
-            raise UserError(
-                f'{path}: {image["file_name"]} is a video, which is not converted: predict images'
-            )
-        if '://' in image['file_name']:
-            raise UserError(
-                f'{path}: {image["file_name"]} is no local file: download it, and predict the file'
-            )
-
-
-def _score(annotation: dict, path: Path) -> float:
-    """Return the score of a prediction, or 1 for an annotation."""
-    score = annotation.get('score', 1)
-    if not is_number(score):
-        raise UserError(f'{path}: annotation {annotation["id"]} has the score {score}: correct it')
-    return score
-
-
 def _parsed(annotation: dict, image: dict, names: dict[int, str], place: str) -> AnnotatedObject:
-    problem = find_problem(annotation, image, names, with_masks=False, in_evaluation=False)
-    segmentation = annotation.get('segmentation')
-    usable = usable_mask(segmentation, image)
-    if problem in (NO_BOX, UNKNOWN_CATEGORY) or (segmentation and usable != segmentation):
-        raise UserError(f'{place}: {problem or "mask is broken"}: correct the file')
+    usable = usable_mask(annotation.get('segmentation'), image)
     x, y, width, height = annotation['bbox']
     size = image['width'], image['height']
     common = names[annotation['category_id']], (x, y, x + width, y + height)

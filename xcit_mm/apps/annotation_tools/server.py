@@ -1,10 +1,13 @@
-"""The server that Label Studio asks for predictions."""
+"""The server that Label Studio asks for predictions.
+
+Label Studio's own package label-studio-ml, as it is on PyPI, requires Flask 1.1.2 of 2020.
+"""
 
 import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Event, Thread
 from typing import Any
 
@@ -12,10 +15,7 @@ from ...base.errors import UserError, reason
 from .backend import Backend, say
 
 MAX_BODY = 2**26  # bytes of a request, in which tasks bring their annotations
-MAX_DIGITS = len(str(MAX_BODY))  # Python converts no text of thousands of digits
 TIMEOUT = 60  # seconds without data from a client
-HEALTH = ('/', '/health')
-SETUP, PREDICT, WEBHOOK = '/setup', '/predict', '/webhook'
 
 
 def serve(backend: Backend, host: str, port: int) -> None:
@@ -29,18 +29,15 @@ def serve(backend: Backend, host: str, port: int) -> None:
 
 @contextmanager
 def served(backend: Backend, host: str, port: int) -> Iterator[str]:
-    """Serve predictions during the block, from threads of this process, and yield the address.
+    """Serve predictions during the block, from a thread of this process, and yield the address.
 
-    Raises:
-        UserError: If the port is in use.
+    It answers one request after the other, because each may need much memory.
     """
-    handler = type('Handler', (_Handler,), dict(backend=backend))
     try:
-        server = ThreadingHTTPServer((host, port), handler)
-    except OSError:
+        server = HTTPServer((host, port), type('Handler', (_Handler,), dict(backend=backend)))
+    except OSError as error:
         raise UserError(
-            f'predictions cannot be served at {host}, port {port}: the port is in use, or the '
-            'address is not on this machine; change --port or --host'
+            f'predictions cannot be served at {host}, port {port} ({reason(error)})'
         ) from None
     with server:
         thread = Thread(target=server.serve_forever)
@@ -57,58 +54,38 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = TIMEOUT
 
     def do_GET(self) -> None:
-        is_known = self._action in HEALTH
-        answer = dict(status='UP', model_class='xcit_mm') if is_known else dict(error='not found')
-        self._answer(200 if is_known else 404, answer)
+        self._answer(200, dict(status='UP', model_class='xcit_mm'))
 
     def do_POST(self) -> None:
-        action, length = self._action, self.headers.get('Content-Length', '')
-        if action not in (SETUP, PREDICT, WEBHOOK):
-            self._answer(404, dict(error='not found'))
-        elif not length.isdecimal() or len(length) > MAX_DIGITS or int(length) > MAX_BODY:
-            self._answer(413, dict(error=f'a request has a length of at most {MAX_BODY} bytes'))
-        else:
+        action = self.path.partition('?')[0]
+        length = self.headers.get('Content-Length', '')
+        # Of a page in a browser, which must not use the token. Label Studio sends none.
+        if 'Origin' in self.headers:
+            self._answer(403, dict(error='pages of other servers are not answered'))
+        elif not length.isdecimal() or len(length) > len(str(MAX_BODY)) or int(length) > MAX_BODY:
+            self._answer(413, dict(error=f'a request has at most {MAX_BODY} bytes'))
+        elif action in ('/setup', '/predict'):
             self._answer(*self._answered(action, self.rfile.read(int(length))))
-
-    @property
-    def _action(self) -> str:
-        return self.path.partition('?')[0]
+        else:  # such as events of a project
+            self._answer(201, {})
 
     def _answered(self, action: str, data: bytes) -> tuple[int, dict[str, Any]]:
         """Return the status code and the content of the answer to a request."""
-        if action == WEBHOOK:  # of a started training, for example, which is not done here
-            return 201, {}
+        answer = self.backend.setup if action == '/setup' else self.backend.predict
         try:
-            request = _parsed(data)
-            answer = self.backend.setup if action == SETUP else self.backend.predict
-            return 200, answer(request)
-        except UserError as error:
-            code, sentence = 400, str(error)
+            return 200, answer(json.loads(data))
         except Exception as error:  # without an answer, the client would learn nothing
-            code, sentence = 500, reason(error)
-        say(f'{action}: {sentence}')
-        return code, dict(error=sentence)
+            sentence = str(error) if isinstance(error, UserError) else reason(error)
+            say(f'{action}: {sentence}')
+            return 400, dict(error=sentence)
 
     def _answer(self, code: int, content: dict[str, Any]) -> None:
         data = json.dumps(content).encode()
-        try:
-            self.send_response(code)
-            self.send_header('Content-Type', 'application/json')
-            self.send_header('Content-Length', str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-        except ConnectionError as error:
-            say(f'{self._action}: the client did not wait for the answer ({reason(error)})')
+        self.send_response(code)
+        self.send_header('Content-Type', 'application/json')
+        self.send_header('Content-Length', str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
 
     def log_message(self, *_: Any) -> None:
-        """Print nothing for a request: Label Studio asks often whether the server is there."""
-
-
-def _parsed(data: bytes) -> dict[str, Any]:
-    try:
-        request = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f'the request is not valid JSON ({reason(error)})') from None
-    if not isinstance(request, dict):
-        raise UserError('the request is not an object of JSON')
-    return request
+        """Print no line for each request."""

@@ -14,12 +14,14 @@ from ...base.progress import ImageProgress
 from ...network.weights.image_network import described_classes, described_images
 from ...network.weights.inflation import RGB, STEM
 from ...network.weights.names import architecture
+from ...network.weights.published import name_in_release, training_size
 from ...network.weights.read import read_checkpoint
 from ...network.weights.timm_classifier import classifier_in
 from ...predict.embedder import image_reader
 from ...predict.image_batches import image_batches
 from ...predict.sources import read_image
-from .published import NUM_CLASSES, name_in_release, training_size
+
+NUM_CLASSES = 1000  # of ImageNet
 
 
 class Guess(NamedTuple):
@@ -74,10 +76,10 @@ class Classifier:
         self.model = classifier_in(content, checkpoint).to(self.device, self.dtype)
         state = self.model.state_dict()
         self.architecture = architecture(state, self.checkpoint)
-        self.released_name = name_in_release(self.checkpoint)
+        self.released_name = name_in_release(self.checkpoint, str(self.architecture))
         channels, number = state[STEM].shape[1], self.model.num_classes
-        images = described_images(content, channels, self.checkpoint)
-        self.classes = described_classes(content, number, self.checkpoint)
+        images = described_images(content)
+        self.classes = described_classes(content)
         self.size = size or images.get('size') or training_size(self.released_name)
         self.batch_size, self.workers = batch_size, workers
         self.description = dict(

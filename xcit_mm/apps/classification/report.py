@@ -1,15 +1,23 @@
 """The accuracy of a classifier compared with the published one, and its best classes."""
 
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...base.errors import UserError
 from ...base.finder import find_files, subfolders
-from .classifier import Classifier
-from .published import NUM_CLASSES, NUM_IMAGES, published, standard_error, verdict
+from ...network.archs import released_name
+from ...network.weights.names import Architecture
+from ...network.weights.published import TOP1, training_size
+from .classifier import NUM_CLASSES, Classifier
 
+NUM_IMAGES = 50_000  # of ImageNet's validation set
+# Percentage points: figures are rounded to 0.1, and timm's evaluation of the released files
+# (its results-imagenet.csv) differs from them by up to 0.12.
+TOLERANCE = 0.2
+STANDARD_ERRORS = 3  # allowed deviation on a sample of the validation set
 MAX_LISTED = 5  # names in an error
 
 
@@ -111,6 +119,45 @@ def report_pictures(
         images[file] = [guess._asdict() for guess in guesses]
         lines += [file, *(f'{guess.probability:9.1%}  {guess.name}' for guess in guesses)]
     return '\n'.join(lines), dict(**classifier.description, images=images, bad=bad)
+
+
+def published(architecture: Architecture, size: int, name: str | None) -> dict[str, float]:
+    """Return the published models that a classifier may be, and their top-1 in percent.
+
+    Without a name these are all of this architecture and image size.
+    """
+    if architecture.arch is None:
+        return {}
+    prefix = released_name(architecture.arch, architecture.patch_size, training='')
+    names = [n for n in TOP1 if n.startswith(prefix)] if name is None else [name]
+    return {n: TOP1[n] for n in names if n in TOP1 and training_size(n) == size}
+
+
+def standard_error(top1: float, images: int) -> float:
+    """Return the standard error of an accuracy (percent) on a number of images."""
+    return math.sqrt(top1 * (100 - top1) / images)
+
+
+def verdict(
+    candidates: Mapping[str, float], top1: float, images: int, classes: int
+) -> tuple[str, bool | None]:
+    """Compare the top-1 (percent) on a number of images of some classes with those published.
+
+    Returns a sentence, and whether the weights are the published ones, or None if that is unknown.
+    """
+    if not candidates:
+        return 'There is no published figure for this model, image size and classes.', None
+    figures = ' or '.join(f'{figure} for {name}' for name, figure in candidates.items())
+    text = f'{top1:.1f} measured, published {figures}'
+    if classes < NUM_CLASSES:
+        return f'{text}. On {classes} of the 1,000 classes, several points apart are normal.', None
+    nearest = min(candidates.values(), key=lambda figure: abs(figure - top1))
+    left_out = max(0.0, 1 - images / NUM_IMAGES)  # share of the validation set
+    allowed = TOLERANCE + STANDARD_ERRORS * standard_error(nearest, images) * left_out**0.5
+    if abs(nearest - top1) <= allowed:
+        return f'{text}, at most {allowed:.1f} apart: these are the right weights.', True
+    problem = "these are other weights, or the images are not ImageNet's validation set"
+    return f'{text}, more than {allowed:.1f} apart: {problem}.', False
 
 
 def _first(names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...base.errors import UserError
 from ...base.run_files import NON_FINITE
-from ...predict import Model, load_model
+from ...predict.model import Model, load_model
 
 RELEASED = re.compile(r'^Weights: (\S+)$', re.MULTILINE)  # in the docstring of a config
 

@@ -1,8 +1,6 @@
 """The page: its fields for a picture and a model, and the predictions that it shows."""
 
 import html
-import io
-import math
 import time
 import traceback
 from collections import Counter
@@ -17,18 +15,15 @@ from gradio_client.utils import is_http_url_like, traverse
 from PIL import Image
 
 from ...base.errors import UserError, reason
-from ...base.file_headers import TIFF
-from ...data.transforms.decode import UNREADABLE, opened, size_of
 from ...predict.results import SCORE_THR, Detections, Heights, Segmentation
-from ...predict.sources import decode_rgb, to_rgb
 from .models import OfferedModels
 
 Prediction = Detections | Heights | Segmentation
 
 TITLE = 'What XCiT sees'
-FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'WEBP')  # Pillow reads them without other programs
 ENDS = ('lowest', 'highest')
 MAX_SIDE = 2048  # pixels; the models of our configs use no larger picture
+CLEANING = 600, 3600  # seconds between removals of pictures, and the age of those
 
 
 class UploadsOnly(gr.Blocks):
@@ -53,14 +48,15 @@ def build_page(models: OfferedModels, examples: Sequence[Path], max_upload: floa
         checkpoint = checkpoints[0] if checkpoints else None
         return gr.Dropdown(list(offered), value=config), gr.Dropdown(checkpoints, value=checkpoint)
 
-    def find(config: Any, checkpoint: Any, picture: Any) -> tuple:
+    def find(config: Any, checkpoint: Any, picture: np.ndarray | None) -> tuple:
         try:
-            if not _is_file(picture):
+            if picture is None:
                 raise UserError('no picture is chosen: drop one into the field on the left')
             model = models.load(config, checkpoint)
-            image = read_picture(Path(picture['path']))
+            image = Image.fromarray(picture)
+            image.thumbnail((MAX_SIDE, MAX_SIDE))
             start = time.perf_counter()
-            prediction = model.predict(image)
+            prediction = model.predict(np.array(image))
         except UserError as error:
             raise _error(str(error)) from None
         except Exception as error:  # the page stays
@@ -70,7 +66,7 @@ def build_page(models: OfferedModels, examples: Sequence[Path], max_upload: floa
         is_detection = isinstance(prediction, Detections)
         return prediction, status, gr.Row(visible=is_detection), gr.Row(visible=not is_detection)
 
-    with UploadsOnly(title=TITLE, analytics_enabled=False) as page:
+    with UploadsOnly(title=TITLE, analytics_enabled=False, delete_cache=CLEANING) as page:
         gr.Markdown(f'# {TITLE}\nDrop a picture: the objects or classes in it appear next to it.')
         prediction = gr.State()
         with gr.Row():
@@ -103,7 +99,6 @@ def build_page(models: OfferedModels, examples: Sequence[Path], max_upload: floa
             find,
             [config, checkpoint, picture],
             [prediction, status, for_detections, for_segmentation],
-            preprocess=False,  # Gradio would decode the picture
             concurrency_limit=1,
             show_progress_on=[status, result],
         ).success(_draw, view, [result, table], show_progress='hidden')
@@ -111,27 +106,6 @@ def build_page(models: OfferedModels, examples: Sequence[Path], max_upload: floa
         options = dict(show_progress='hidden', trigger_mode='always_last')
         gr.on(changes, _draw, view, [result, table], **options)
     return page.queue(api_open=False)
-
-
-def read_picture(path: Path) -> np.ndarray:
-    """Read an upload as RGB, (H, W, 3) uint8, of at most ``MAX_SIDE`` pixels per side."""
-    try:
-        data = path.read_bytes()
-        if data.startswith(TIFF):
-            if math.prod(size_of(io.BytesIO(data))) > 2 * Image.MAX_IMAGE_PIXELS:
-                raise Image.DecompressionBombError
-            picture = Image.fromarray(decode_rgb(data))
-        else:
-            # Pillow decodes what Pillow has measured. Another library may read another size.
-            with opened(data, FORMATS) as image:
-                picture = Image.fromarray(to_rgb(image))
-    except Exception as error:  # Pillow's decoders raise many kinds
-        problem = UNREADABLE
-        if isinstance(error, Image.DecompressionBombError):
-            problem = f'it has more than {2 * Image.MAX_IMAGE_PIXELS / 1e6:.0f} million pixels'
-        raise UserError(f'{path.name} cannot be used: {problem}; take another picture') from None
-    picture.thumbnail((MAX_SIDE, MAX_SIDE))
-    return np.array(picture)
 
 
 def _draw(

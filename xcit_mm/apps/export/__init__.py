@@ -10,12 +10,14 @@ from .evaluation import Evaluated, evaluate
 from .export import Exported, export
 from .folder import export_folder
 from .formats import load_runtime
+from .settings import ExportSettings
 
 __all__ = [
     'FORMATS',
     'PARTS',
     'PRECISIONS',
     'Evaluated',
+    'ExportSettings',
     'Exported',
     'evaluate',
     'export',

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...base.errors import UserError
 from ...data.transforms.draft_resize import FromWholeSize
-from ...predict import Model
+from ...predict.model import Model
 
 
 def describe(model: Model) -> dict[str, str]:

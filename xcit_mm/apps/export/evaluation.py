@@ -1,9 +1,7 @@
 """Accuracy, speed and size of exported files and of PyTorch, on the test set of a config."""
 
 import copy
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from logging import FileHandler
@@ -21,19 +19,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...base.environment import quiet
-from ...base.errors import UserError, one_line, reason
 from ...config.adapt import adapt_for_test
 from ...config.config_errors import config_errors
 from ...config.load import load_config
 from ...config.rules import check
 from ...network.weights.pretrained import read_all_safely
-from ...network.weights.read import read_checkpoint
-from ...predict.results.class_names import classes_and_palette
 from ...train.runner import build_runner
 from .comparison import pixels
 from .formats import format_of, load_runtime
 from .formats.format import Runtime
-from .graphs import build_graph
 
 
 class Evaluated(NamedTuple):
@@ -66,25 +60,20 @@ def evaluate(
         The result of PyTorch, then the result of each file.
 
     Raises:
-        UserError: If an input is wrong, or a file has only the maps of a backbone.
+        UserError: If an input is wrong.
     """
     runtimes = [load_runtime(path, trust_checkpoint) for path in paths]
     cfg = load_config(config, options)
     notes = adapt_for_test(cfg, checkpoint, trust_checkpoint=trust_checkpoint)
     check(cfg, 'test')
     trust = read_all_safely(cfg.trust_checkpoint)
-    with config_errors(cfg, options), trust, quiet(), TemporaryDirectory() as cfg.work_dir:
+    with config_errors(cfg), trust, quiet(), TemporaryDirectory() as cfg.work_dir:
         runner = _runner_without_file(cfg, notes)
         loader = runner.test_loop.dataloader
         runner.load_or_resume()
         model = runner.model.cpu().eval()
-        graph = build_graph(model, 'model')
-        content = read_checkpoint(checkpoint, trusted=trust_checkpoint)
-        classes, _ = classes_and_palette(cfg, content, model)
         steps = [(None, model.test_step)]
-        for path, run in zip(map(Path, paths), runtimes, strict=True):
-            _require_same_model(path, run, graph.outputs, json.dumps(classes))
-            steps.append((path, partial(_step, run, model)))
+        steps += [(Path(p), partial(_step, r, model)) for p, r in zip(paths, runtimes, strict=True)]
         candidates = []
         for path, step in steps:
             candidates.append(_Candidate(path, step, runner.build_evaluator(cfg.test_evaluator)))
@@ -107,16 +96,6 @@ def _runner_without_file(cfg: Config, notes: list[str]) -> Runner:
     return runner
 
 
-def _require_same_model(path: Path, run: Runtime, outputs: Sequence[str], classes: str) -> None:
-    known = run.metadata.get('classes', 'no classes')
-    if run.outputs != outputs or known != classes:
-        computed = f'{one_line(", ".join(run.outputs))} of {one_line(str(known))}'
-        raise UserError(
-            f'{path} computes {computed}, but the model of the config {", ".join(outputs)} of '
-            f'{classes}: name a file of this checkpoint'
-        )
-
-
 @dataclass
 class _Candidate:
     """PyTorch's model or an exported file, with the metrics and times of its predictions."""
@@ -128,7 +107,7 @@ class _Candidate:
 
     def step(self, batch: dict[str, Any]) -> None:
         """Predict a batch."""
-        with self._named(), torch.no_grad():
+        with torch.no_grad():
             if not self.times:  # the first call of a runtime allocates memory
                 self.test_step(copy.deepcopy(batch))
             data = copy.deepcopy(batch)
@@ -139,24 +118,11 @@ class _Candidate:
 
     def result(self, number: int) -> Evaluated:
         """Return the result for a number of images."""
-        with self._named():
-            metrics = self.evaluator.evaluate(number)
+        metrics = self.evaluator.evaluate(number)
         time = median(self.times)
         if self.path is None:
             return Evaluated('PyTorch', None, time, metrics)
         return Evaluated(self.path.name, format_of(self.path).size(self.path), time, metrics)
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Name the file whose outputs fail where PyTorch's did not."""
-        try:
-            yield
-        except Exception as error:  # from mmdet, mmseg and their metrics
-            if self.path is None:
-                raise
-            why = f'computes outputs that do not fit the model ({reason(error)}): export it again'
-            message = f': {error}' if isinstance(error, UserError) else f' {why}'
-            raise UserError(f'{self.path}{message}') from error
 
 
 def _step(run: Runtime, model: nn.Module, batch: dict[str, Any]) -> list:

@@ -1,6 +1,5 @@
 """A folder with an exported model and what predicts with it where xcit_mm is not installed."""
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,36 +8,32 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ...base.environment import installed
+from ...base.environment import installed, require
 from ...base.errors import UserError
 from ...base.files import move_folder, require_writable, unfinished_folder, writing_to
 from ...data.drawings.shapes import draw_image
-from ...predict import Model, load_model
-from ...predict.results import SCORE_THR, Detections, Segmentation
-from . import predict
+from ...predict.model import Model, load_model
+from ...predict.results import SCORE_THR, Detections
 from .comparison import TOLERANCES, WORST, find_images
 from .description import resizing
-from .export import Exported, export
-from .formats import BY_NAME
+from .export import DEFAULT, Exported, export
+from .settings import ExportSettings
 
 DRAWN = (207, 301)  # height and width of the test picture, if no image is named
 LOOKED_AT = 20  # images of the user, for one with objects
 # Of files whose masks are whole images: PyTorch resizes the scores of their pixels to the image,
 # and predict.py can only resize masks.
-OF_RESIZED_MASKS = dict(overlap=0.8, labels=0.05, lost=0.1)
-PACKAGES = {  # that predict.py needs, by the suffix of the model
-    '.onnx': ('onnxruntime', 'numpy', 'pillow'),
-    '.xml': ('openvino', 'numpy', 'pillow'),
-    '.pt2': ('torch', 'torchvision', 'numpy', 'pillow'),
-}
+OF_RESIZED_MASKS = dict(overlap=0.8, different=0.05, lost=0.1)
+PACKAGES = ('onnxruntime', 'numpy', 'pillow')  # that predict.py needs
 README = """\
 # {config} in {precision}
 
     pip install {packages}
     python predict.py --check             # compares the result for test.png with the expected one
-    python predict.py IMAGE... --out DIR  # writes objects or labels, and pictures of them
+    python predict.py IMAGE... --out DIR  # writes JSON files, and the labels of pixels
 
-- {model} takes {channels} pixels (1, 3, height, width), float32 from 0 to 255, of an image {size}.
+- model.onnx takes {channels} pixels (1, 3, height, width), float32 from 0 to 255, of images
+  {size}.
 - Outputs: {outputs}. All that predict.py reads is in the metadata of the file.
 - Classes: {classes}
 - The expected result was computed with PyTorch: {found}.
@@ -49,32 +44,24 @@ def export_folder(
     config: str | Path,
     checkpoint: str | Path | None,
     folder: str | Path,
-    format: str = 'onnx',
-    precision: str = 'float32',
-    calibrate: Sequence[str] = (),
-    verify: Sequence[str] = (),
+    settings: ExportSettings = DEFAULT,
     options: Mapping[str, Any] | None = None,
     trust_checkpoint: bool = False,
-    gather: bool = False,
 ) -> Exported:
-    """Write a new folder with a model, ``predict.py``, ``README.md`` and a test picture.
+    """Write a new folder with an ONNX file, ``predict.py``, ``README.md`` and a test picture.
 
-    ``predict.py`` needs only the runtime of the format, NumPy and Pillow. The folder is written
-    only if the file computes the same as PyTorch (see :func:`.export`), and if ``predict.py``
-    finds the expected result in the test picture: the first image of ``verify`` or ``calibrate``
-    with an object, or a drawn one.
+    ``predict.py`` needs only onnxruntime, NumPy and Pillow. The folder is written only if the file
+    computes the same as PyTorch (see :func:`.export`), and if ``predict.py`` finds the expected
+    result in the test picture: the first image of ``verify`` or ``calibrate`` with an object, or a
+    drawn one.
 
     Args:
         config: Path of a config file.
         checkpoint: See :func:`xcit_mm.load_model`.
         folder: The folder, which must be missing or empty.
-        format: See :func:`.export`, as for all further arguments.
-        precision: As above.
-        calibrate: As above.
-        verify: As above.
-        options: As above.
-        trust_checkpoint: As above.
-        gather: As above.
+        settings: What to write, in the format 'onnx'.
+        options: See :func:`xcit_mm.config.load.load_config`.
+        trust_checkpoint: See :func:`xcit_mm.load_model`.
 
     Raises:
         UserError: If an input is invalid, the model cannot be exported, the results differ, or the
@@ -87,67 +74,43 @@ def export_folder(
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f'--folder {folder} is not empty: remove it, or name a new folder')
     require_writable(folder.parent)
+    require('onnxruntime')
+    from . import predict  # which imports onnxruntime
+
     model = load_model(config, checkpoint, 'cpu', options, trust_checkpoint)
     resizing(model)
     with unfinished_folder(folder.parent, folder.name) as parent:
         draft = parent / folder.name
         draft.mkdir(0o755)
-        suffix = BY_NAME[format].suffix if format in BY_NAME else ''
-        exported = export(
-            config,
-            checkpoint,
-            draft / f'{predict.MODEL}{suffix}',
-            format,
-            precision,
-            calibrate=calibrate,
-            verify=verify,
-            options=options,
-            trust_checkpoint=trust_checkpoint,
-            gather=gather,
-        )
+        path = draft / predict.MODEL
+        exported = export(config, checkpoint, path, settings, options, trust_checkpoint)
         shutil.copyfile(predict.__file__, draft / 'predict.py')
-        result = _write_test(model, draft, precision, [*verify, *calibrate])
-        (draft / 'README.md').write_text(
-            _readme(_checked(draft, exported.path), result, suffix), encoding='utf-8'
-        )
+        image, result = _test(model, [*settings.verify, *settings.calibrate])
+        Image.fromarray(image).save(draft / predict.TEST)
+        tolerance = _tolerance(model, settings.precision, image)
+        with (draft / predict.EXPECTED).open('wb') as file:
+            np.savez_compressed(file, **result, **tolerance)
+        runner = predict.Model(path)
+        problem = predict.check(runner, draft)
+        if problem:
+            raise UserError(
+                'nothing is written: predict.py does not find what PyTorch does in the test '
+                f'picture ({problem}): use --precision float32, or name another image with --verify'
+            )
+        (draft / 'README.md').write_text(_readme(runner.metadata, result), encoding='utf-8')
         with writing_to(folder):
             move_folder(draft, folder)
     return exported._replace(path=folder / exported.path.name)
 
 
-def _write_test(
-    model: Model, folder: Path, precision: str, arguments: Sequence[str]
-) -> predict.Result:
-    """Write the test picture, and the result and the tolerance that are expected for it."""
-    image, result = _test(model, arguments)
-    Image.fromarray(image).save(folder / predict.TEST)
-    path = folder / predict.EXPECTED
-    predict.save(result, model.classes, path)
-    allowed = TOLERANCES[precision]
-    tolerance = dict(
-        overlap=allowed.overlap,
-        score=max(allowed.score, SCORE_THR),
-        lost=allowed.lost,
-        labels=WORST * allowed.labels,
-    )
-    size = image.shape[1::-1]
-    is_resized = predict.size_for(size, resizing(model)) != size
-    if is_resized and hasattr(model.module, 'panoptic_fusion_head'):
-        tolerance |= OF_RESIZED_MASKS
-    file = path.with_suffix('.json')
-    content = dict(tolerance=tolerance, **json.loads(file.read_text(encoding='utf-8')))
-    file.write_text(json.dumps(content) + '\n', encoding='utf-8')
-    return result
-
-
-def _test(model: Model, arguments: Sequence[str]) -> tuple[np.ndarray, predict.Result]:
+def _test(model: Model, arguments: Sequence[str]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return the test picture and the prediction for it: an image with an object, if there is."""
     first = None
     for source in [*find_images(model, arguments)][:LOOKED_AT] if arguments else ():
         image = model.read(source)
         result = _result(model, image)
         first = first or (image, result)
-        if isinstance(result, predict.Regions) or (result.scores > SCORE_THR).any():
+        if 'scores' not in result or (result['scores'] > SCORE_THR).any():
             return image, result
     if first is None:
         image = draw_image(np.random.default_rng(0), max(DRAWN))[0][: DRAWN[0], : DRAWN[1]]
@@ -155,28 +118,29 @@ def _test(model: Model, arguments: Sequence[str]) -> tuple[np.ndarray, predict.R
     return first
 
 
-def _result(model: Model, image: np.ndarray) -> predict.Result:
+def _result(model: Model, image: np.ndarray) -> dict[str, np.ndarray]:
+    """Return a prediction as predict.py does."""
     prediction = model.predict(image)
-    if isinstance(prediction, Detections):
-        return predict.Objects(
-            prediction.boxes, prediction.scores, prediction.labels, prediction.masks
-        )
-    assert isinstance(prediction, Segmentation)
-    if prediction.segments is not None:
-        return predict.Regions(prediction.segments.astype(np.int64), is_panoptic=True)
-    return predict.Regions(prediction.labels.astype(np.int64))
+    if not isinstance(prediction, Detections):
+        is_panoptic = prediction.segments is not None
+        return {'panoptic': prediction.segments} if is_panoptic else {'labels': prediction.labels}
+    names = ('boxes', 'scores', 'labels', 'masks')
+    values = {name: getattr(prediction, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _checked(folder: Path, path: Path) -> predict.Model:
-    """Return the model of a file that finds the expected result in the test picture."""
-    model = predict.Model(path)
-    problem = predict.check(folder, model)
-    if problem:
-        raise UserError(
-            'nothing is written: predict.py does not find what PyTorch does in the test picture '
-            f'({problem}): use --precision float32, or name another image with --verify'
-        )
-    return model
+def _tolerance(model: Model, precision: str, image: np.ndarray) -> dict[str, float]:
+    """Return how much the result for the test picture may differ, as predict.py reads it."""
+    allowed = TOLERANCES[precision]
+    score, different = max(allowed.score, SCORE_THR), WORST * allowed.labels
+    tolerance = dict(overlap=allowed.overlap, score=score, lost=allowed.lost, different=different)
+    from .predict import size_for
+
+    size = image.shape[1::-1]
+    is_resized = size_for(size, resizing(model)) != size
+    if is_resized and hasattr(model.module, 'panoptic_fusion_head'):
+        tolerance |= OF_RESIZED_MASKS
+    return tolerance
 
 
 def _required(package: str) -> str:
@@ -185,25 +149,21 @@ def _required(package: str) -> str:
     return f'{package}=={version.partition("+")[0]}' if version else package
 
 
-def _readme(model: predict.Model, result: predict.Result, suffix: str) -> str:
-    metadata = model.metadata
-    rule = json.loads(metadata['resizing'])
-    if rule is None:
-        size = 'of any size'
-    else:
+def _readme(metadata: Mapping[str, Any], result: Mapping[str, np.ndarray]) -> str:
+    size, rule = 'of any size', metadata['resizing']
+    if rule is not None:
         width, height = rule['scale']
         size = f'resized {"to fit into" if rule["keep_ratio"] else "to"} {width}x{height}'
     found = 'a class for each pixel'
-    if isinstance(result, predict.Objects):
-        found = f'{(result.scores > SCORE_THR).sum()} objects with a score above {SCORE_THR}'
+    if 'scores' in result:
+        found = f'{(result["scores"] > SCORE_THR).sum()} objects with a score above {SCORE_THR}'
     return README.format(
         config=Path(metadata['config']).stem,
         precision=metadata['precision'],
-        packages=' '.join(map(_required, PACKAGES[suffix])),
-        model=f'{predict.MODEL}{suffix}',
+        packages=' '.join(map(_required, PACKAGES)),
         channels=metadata['channels'],
         size=size,
-        outputs=', '.join(json.loads(metadata['outputs'])),
-        classes=', '.join(model.classes),
+        outputs=', '.join(metadata['outputs']),
+        classes=', '.join(metadata['classes']),
         found=found,
     )

@@ -4,7 +4,6 @@ Matrix products and convolutions are counted, including the products of the atte
 activations, softmax, resizing, RoIAlign and NMS are not, as in most tools.
 """
 
-import math
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,10 +14,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ...base import files
-from ...base.errors import UserError
 from ...network.layers import XCA
 
-MAX_PIXELS = 2**48  # tensors have fewer than 2**63 bytes, and up to 2**10 for each pixel
 # Modules and parameters by their names, in this package and in timm.
 XCIT_PARTS = {
     'stem': r'patch_embed',
@@ -77,14 +74,7 @@ def write_json(path: Path, count: Count) -> None:
 
 
 def empty_image(channels: int, size: tuple[int, int]) -> Tensor:
-    """Return an image (1, channels, H, W) without values, or refuse an impossible size."""
-    if size[0] * size[1] > MAX_PIXELS:
-        height, width = size
-        raise UserError(
-            f'an image of {height}x{width} pixels cannot be counted, because PyTorch cannot '
-            f'address its maps: name a size of up to {math.isqrt(MAX_PIXELS)}x'
-            f'{math.isqrt(MAX_PIXELS)}'
-        )
+    """Return an image (1, channels, H, W) without values."""
     return torch.empty(1, channels, *size, device='meta')
 
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from ...base.environment import require
 from ...base.errors import UserError
 from ...config.build_model import build_model
-from ...config.config_errors import config_errors
 from ...config.load import load_config
 from ...network.accelerate import accelerate
 from ...network.archs import released_name
@@ -68,8 +67,7 @@ def count_config(
             small.
     """
     cfg = load_config(config, options)
-    with config_errors(cfg, options):
-        return _count_model(Path(config).stem, build_model(cfg, 'meta', options), size)
+    return _count_model(Path(config).stem, build_model(cfg, 'meta'), size)
 
 
 def _count_model(name: str, model: nn.Module, size: tuple[int, int]) -> Count:

@@ -12,8 +12,9 @@ from typing import Any
 from ...base.device import dtype_name
 from ...base.errors import UserError, printable
 from ...base.processes import connected
+from ...predict.large.large_options import LargeOptions
 from ...predict.large.output_options import DEFAULT_OUTPUT, OutputOptions
-from ...predict.large.predict_large import LargeOptions, check_options
+from ...predict.large.predict_large import check_options
 from ...predict.model import load_model
 from ...predict.results import SCORE_THR
 from ...predict.sources import find_inputs, mosaic_name
@@ -69,7 +70,7 @@ def infer(
     with connected() if stream else nullcontext():
         if stream:
             check_options(model, large)
-            written.require_effect(model.task)
+            written.require_packages()
         if (number := share_tiles(model, tiled, out, large)) is not None:
             return number, []
         whole = {name: source for name, source in sources.items() if name not in tiled}

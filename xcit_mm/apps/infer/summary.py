@@ -22,7 +22,7 @@ class Predicted(NamedTuple):
     seconds: float
 
 
-def in_few_words(prediction: LargePrediction) -> str:
+def summary(prediction: LargePrediction) -> str:
     """Return what was found in a scene."""
     if isinstance(prediction, LargeHeights):
         low, high = prediction.limits

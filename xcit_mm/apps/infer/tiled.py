@@ -16,11 +16,12 @@ from ...base.free_memory import free_memory
 from ...base.processes import require_same
 from ...base.progress import TileProgress
 from ...large.files.open_image import image_size
+from ...predict.large.large_options import LargeOptions
 from ...predict.large.large_predictions import LargePrediction
-from ...predict.large.predict_large import LargeOptions, check_options, described, predict_large
+from ...predict.large.predict_large import check_options, described, predict_large
 from ...predict.model import Model
 from ...predict.write.written import STORE, Output
-from .summary import Predicted, in_few_words, print_summary
+from .summary import Predicted, print_summary, summary
 from .whole import NOT_WRITTEN, why
 
 # Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24
@@ -56,7 +57,7 @@ def predict_tiled(
                     raise
                 progress.give_up(NOT_WRITTEN.format(source, why(error)))
             else:
-                about = in_few_words(prediction), prediction.size, monotonic() - start
+                about = summary(prediction), prediction.size, monotonic() - start
                 scenes.append(Predicted(name, *about))
                 prediction.workspace.remove()
             start = monotonic()

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...base.errors import MissingOperatorError, UserError, is_out_of_memory, reason
 from ...base.files import is_disk_full
 from ...base.progress import ImageProgress
-from ...base.threads import Behind, ahead
+from ...base.threads import BackgroundWriter, prefetch
 from ...data.tiff.places import NOWHERE, incomplete, place_of_file
 from ...network.weights.cache import is_url
 from ...predict.model import Model, Prediction
@@ -34,7 +34,10 @@ def predict_whole(
         progress.expect(len(sources))
         frames = _prepared(model, read_frames(sources, progress, model.read))
         write = partial(_write, output, progress, score_thr)
-        with closing(ahead(batches(frames, batch_size))) as read, Behind(write) as written:
+        with (
+            closing(prefetch(batches(frames, batch_size))) as read,
+            BackgroundWriter(write) as written,
+        ):
             for batch in read:
                 written.wait(len(batch), MAX_PIXELS - sum(frame.pixels for frame in batch))
                 for frame, prediction in _predict(model, batch, written, progress):
@@ -85,7 +88,7 @@ def _write(
 
 
 def _predict(
-    model: Model, batch: list[Frame], written: Behind, progress: ImageProgress
+    model: Model, batch: list[Frame], written: BackgroundWriter, progress: ImageProgress
 ) -> Iterator[tuple[Frame, Prediction]]:
     """Predict a batch; if that fails, predict its images one by one."""
     try:

@@ -1,6 +1,7 @@
 """Accuracies of k-NN and a linear classifier on the tokens of labeled images."""
 
 import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,16 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...base.errors import UserError
 from ...base.progress import ImageProgress
 from ...data.datasets.image_folders import ClassFolders
+from ...network.weights.published import DINO, name_in_release
 from ...predict.embedder import Embedder
 from ...predict.results.neighbors import nearest_neighbors, neighbor_votes, top_accuracy
 from .linear import linear_scores
-from .published import published
 
+SYNSET = re.compile(r'n\d{8}')  # how folders of ImageNet's classes are named
 KS = (10, 20, 100, 200)
 PUBLISHED_K = 20
+NUM_CLASSES = 1000
 
 
 class Labeled(NamedTuple):
@@ -52,30 +54,25 @@ def report_probe(
         The lines to print, and the content of the JSON file.
 
     Raises:
-        UserError: If the folders do not have the same classes (at least two), or if a folder has no
-            readable image.
+        UserError: If the folders have other classes than each other, or no readable image.
     """
-    _require_different(train, val)
     to_train, classes = _samples(train, None, sample)
     to_classify, _ = _samples(val, classes, sample)
-    if len(classes) < 2:
-        raise UserError(
-            f'{train} has the only class {classes[0]}: name a folder with a folder for each of two '
-            'or more classes'
-        )
     known = _labeled(embedder, to_train, batch_size, workers)
     asked = _labeled(embedder, to_classify, batch_size, workers)
     knn = _knn(known, asked, len(classes))
     scores = linear_scores(known.tokens, known.labels, asked.tokens, len(classes))
     linear = {f'top{n}': top_accuracy(scores, asked.labels, n) for n in (1, 5)}
-    figures = published(embedder.checkpoint, embedder.description['model'], classes)
+    name = name_in_release(embedder.checkpoint, embedder.description['model'])
+    is_imagenet = len(classes) == NUM_CLASSES and all(map(SYNSET.fullmatch, classes))
+    figures = DINO.get(name) if is_imagenet else None
     content = embedder.description | dict(
         train_images=len(known.labels),
         images=len(asked.labels),
         classes=len(classes),
         knn=knn,
         linear=linear,
-        published=None if figures is None else {figures[0]: figures[1]._asdict()},
+        published=None if figures is None else {name: figures._asdict()},
         bad=known.bad | asked.bad,
     )
     lines = [
@@ -85,19 +82,11 @@ def report_probe(
     for k, accuracy in knn.items():
         lines.append(_line(f'k-NN, k = {k}', accuracy))
         if figures is not None and k == str(PUBLISHED_K):
-            lines[-1] += f'; published {figures[1].knn} for {figures[0]}'
+            lines[-1] += f'; published {figures.knn} for {name}'
     lines.append(_line('linear', linear))
     if figures is not None:
-        lines[-1] += f'; published {figures[1].linear} for {figures[0]}'
+        lines[-1] += f'; published {figures.linear} for {name}'
     return '\n'.join(lines), content
-
-
-def _require_different(train: Path, val: Path) -> None:
-    if train.resolve() == val.resolve():
-        raise UserError(
-            f'{val} is the folder of the labeled images, too, each of which would be its own '
-            'neighbor: name another folder to classify'
-        )
 
 
 def _samples(

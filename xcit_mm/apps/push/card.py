@@ -2,17 +2,14 @@
 
 import json
 import math
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 
-from ...base.errors import UserError, reason
+from ...base.shipped import HUB
 from ...network import XCiT
-from ...network.weights.hub import HUB
 from ...network.weights.names import architecture
-from ...predict import Model
+from ...predict.model import Model
 from ...train.report.titles import KINDS, OF_CLASS, title
 
 LIBRARY = 'xcit_mm'
@@ -24,27 +21,51 @@ TASKS = {
     'heights': 'depth-estimation',
 }
 WITH_MASKS = 'image-segmentation'
-MARKDOWN = re.compile(r'([\\`*_{}\[\]<>()#|!&~])')
+TEMPLATE = """\
+---
+{{ card_data }}
+---
+
+# {{ model_name | e }}
+
+A {{ kind }} with {{ '%.2f' % millions }} M parameters, trained with xcit_mm.
+The task is {{ task }}.
+{% if picture %}
+![Predictions]({{ picture }})
+{% endif %}
+## Use
+
+```python
+from xcit_mm import load_model
+
+model = load_model('{{ source }}')
+prediction = model.predict('image.jpg')
+```
+
+```bash
+tools/infer.py {{ source }} image.jpg --out predictions
+```
+{% if metrics %}
+## Metrics
+
+Measured on {{ dataset | e }} with `tools/test.py`.
+
+| Metric | Value |
+|---|---|
+{% for name, value in metrics.items() -%}
+| {{ name | e }} | {{ '%.4g' % value }} |
+{% endfor %}
+{%- endif %}
+{%- if classes %}
+## Classes
+
+{{ classes | join(', ') | e }}
+{% endif %}"""
 
 
-def read_metrics(path: Path, checkpoint: str | Path | None) -> dict[str, float]:
-    """Return the metrics in a file of ``tools/test.py --out``, without the metrics of each class.
-
-    Raises:
-        UserError: If the file cannot be read, or was written for another checkpoint.
-    """
-    try:
-        report = json.loads(path.read_bytes())
-        tested, metrics = str(report['checkpoint']), dict(report['metrics'])
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(
-            f'--metrics {path} is not a file of tools/test.py --out ({reason(error)})'
-        ) from None
-    if Path(tested).name != Path(str(checkpoint)).name:
-        raise UserError(
-            f'--metrics {path} has the metrics of {tested}, not of {checkpoint}: evaluate it with '
-            'tools/test.py --out'
-        )
+def read_metrics(path: Path) -> dict[str, float]:
+    """Return the metrics in a file of ``tools/test.py --out``, without those of each class."""
+    metrics = json.loads(path.read_bytes())['metrics']
     of_classes = tuple(kind + start for kind in KINDS for start in OF_CLASS)
     return {
         name: value
@@ -55,11 +76,17 @@ def read_metrics(path: Path, checkpoint: str | Path | None) -> dict[str, float]:
     }
 
 
-@dataclass
-class Card:
-    """The content of a model card.
+def model_card(
+    repo: str,
+    model: Model,
+    metrics: Mapping[str, float],
+    dataset: str,
+    license: str | None,
+    picture: str | None,
+) -> str:
+    """Return a model card as Markdown with a header in YAML.
 
-    Attributes:
+    Args:
         repo: ``owner/name`` on the hub.
         model: The model.
         metrics: Its metrics by name.
@@ -67,76 +94,45 @@ class Card:
         license: Identifier of a license, or None.
         picture: The name of an image file next to the card, or None.
     """
+    from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-    repo: str
-    model: Model
-    metrics: Mapping[str, float]
-    dataset: str
-    license: str | None
-    picture: str | None
-
-    def text(self) -> str:
-        """Return the card as Markdown with a header in YAML."""
-        from huggingface_hub import EvalResult, ModelCardData
-
-        task = TASKS[self.model.task]
-        if self.model.task == 'detection' and getattr(self.model.module, 'with_mask', False):
-            task = WITH_MASKS
-        results = [
-            EvalResult(
-                task_type=task,
-                dataset_type=self.dataset,
-                dataset_name=self.dataset,
-                metric_type=name,
-                metric_name=title(name),
-                metric_value=value,
-            )
-            for name, value in self.metrics.items()
-        ]
-        data = ModelCardData(
-            library_name=LIBRARY,
-            license=self.license,
-            tags=[LIBRARY, 'xcit', self.model.task],
-            pipeline_tag=task,
-            datasets=[self.dataset] if results else None,
-            model_name=self.repo.partition('/')[2],
-            eval_results=results or None,
+    module, name = model.module, repo.partition('/')[2]
+    task = TASKS[model.task]
+    if model.task == 'detection' and getattr(module, 'with_mask', False):
+        task = WITH_MASKS
+    results = [
+        EvalResult(
+            task_type=task,
+            dataset_type=dataset,
+            dataset_name=dataset,
+            metric_type=metric,
+            metric_name=title(metric),
+            metric_value=value,
         )
-        parts = [f'---\n{data.to_yaml()}\n---', *self._sections()]
-        return '\n\n'.join(parts) + '\n'
-
-    def _sections(self) -> list[str]:
-        module, name = self.model.module, self.repo.partition('/')[2]
-        millions = sum(p.numel() for p in module.parameters()) / 1e6
-        backbone = ''
-        if isinstance(module.backbone, XCiT):
-            backbone = f' on {architecture(module.state_dict(), self.repo)}'
-        sections = [
-            f'# {_plain(name)}',
-            f'A {type(module).__name__}{backbone} with {millions:.2f} M parameters, trained with '
-            f'{LIBRARY}. The task is {self.model.task}.',
-        ]
-        if self.picture is not None:
-            sections.append(f'![Predictions]({self.picture})')
-        source = HUB + self.repo
-        sections += [
-            '## Use',
-            f"```python\nfrom xcit_mm import load_model\n\nmodel = load_model('{source}')\n"
-            "prediction = model.predict('image.jpg')\n```",
-            f'```bash\ntools/infer.py {source} image.jpg --out predictions\n```',
-        ]
-        if self.metrics:
-            rows = [f'| {_plain(title(n))} | {value:.4g} |' for n, value in self.metrics.items()]
-            sections += [
-                '## Metrics',
-                f'Measured on {_plain(self.dataset)} with `tools/test.py`.',
-                '\n'.join(['| Metric | Value |', '|---|---|', *rows]),
-            ]
-        if self.model.classes:
-            sections += ['## Classes', ', '.join(map(_plain, self.model.classes))]
-        return sections
-
-
-def _plain(text: str) -> str:
-    """Return text in which no character has a meaning in Markdown or HTML."""
-    return MARKDOWN.sub(r'\\\1', text)
+        for metric, value in metrics.items()
+    ]
+    data = ModelCardData(
+        library_name=LIBRARY,
+        license=license,
+        tags=[LIBRARY, 'xcit', model.task],
+        pipeline_tag=task,
+        datasets=[dataset] if results else None,
+        model_name=name,
+        eval_results=results or None,
+    )
+    kind = type(module).__name__
+    if isinstance(module.backbone, XCiT):
+        kind += f' on {architecture(module.state_dict(), repo)}'
+    card = ModelCard.from_template(
+        data,
+        template_str=TEMPLATE,
+        kind=kind,
+        millions=sum(p.numel() for p in module.parameters()) / 1e6,
+        task=model.task,
+        picture=picture,
+        source=HUB + repo,
+        metrics={title(metric): value for metric, value in metrics.items()},
+        dataset=dataset,
+        classes=model.classes,
+    )
+    return str(card)

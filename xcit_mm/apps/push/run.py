@@ -6,16 +6,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from PIL import Image
-
 from ...base.environment import require
-from ...base.errors import UserError, reason
+from ...base.errors import UserError
 from ...base.files import require_writable, write_beside
+from ...base.shipped import HUB
 from ...config.config_data import describe
 from ...config.load import load_config
-from ...network.weights.hub import CONFIG, HUB, WEIGHTS, hub_errors, parse_name
-from ...predict import Model, load_model
-from .card import Card, read_metrics
+from ...network.weights.hub import CONFIG, WEIGHTS, hub_errors, parse_name
+from ...predict.model import Model, load_model
+from .card import model_card, read_metrics
 
 PICTURE = 'picture'
 
@@ -57,8 +56,8 @@ def push(
         The address of the model, or the folder.
 
     Raises:
-        UserError: If an argument is invalid, the config needs code of its own, the metrics belong
-            to another checkpoint, or the hub refuses the upload.
+        UserError: If an argument is invalid, the config needs code of its own, or the hub refuses
+            the upload.
         DependencyError: If huggingface_hub or safetensors is missing.
     """
     _, revision = parse_name(HUB + repo)
@@ -66,20 +65,18 @@ def push(
         raise UserError(f'{repo}: an upload makes a new revision: leave out @{revision}')
     for package in ('huggingface_hub', 'safetensors'):
         require(package)
-    if picture is not None:
-        _check_picture(Path(picture))
-    figures = {} if metrics is None else read_metrics(Path(metrics), checkpoint)
+    figures = {} if metrics is None else read_metrics(Path(metrics))
     cfg = load_config(config, options)
     model = load_model(config, checkpoint, 'cpu', options, trust_checkpoint)
     description = describe(cfg, model.classes, model.palette)
     data = dataset or Path(cfg.get('data_root') or 'test set').name
     image = None if picture is None else f'{PICTURE}{Path(picture).suffix.lower()}'
-    card = Card(repo, model, figures, data, license, image)
+    card = model_card(repo, model, figures, data, license, image)
 
     def write(target: Path) -> None:
         _write_weights(model, target / WEIGHTS)
         (target / CONFIG).write_text(description, encoding='utf-8')
-        (target / 'README.md').write_text(card.text(), encoding='utf-8')
+        (target / 'README.md').write_text(card, encoding='utf-8')
         if image is not None:
             shutil.copyfile(picture, target / image)
 
@@ -95,14 +92,6 @@ def push(
         made.mkdir()
         write(made)
     return str(target)
-
-
-def _check_picture(path: Path) -> None:
-    try:
-        with Image.open(path) as image:
-            image.verify()
-    except Exception as error:  # Pillow raises errors of any type
-        raise UserError(f'--picture {path} is not a readable image ({reason(error)})') from None
 
 
 def _write_weights(model: Model, path: Path) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import UserError
+from ...network.weights.published import BENCHMARKS, RETRIEVAL, name_in_release
 from ...predict.embedder import Embedder
 from .descriptors import ASMK
 from .holidays import read_holidays
 from .nearest import AsmkIndex, nearest_vectors
-from .published_maps import published
 from .ranking import Benchmark, Box, evaluate
-from .revisited import read_revisited
+from .revisited import SIZES, read_revisited
 from .run import Embedding, EmbedOptions
 
 
@@ -33,8 +33,9 @@ def run_benchmark(embedder: Embedder, options: EmbedOptions) -> dict[str, Any]:
     embedding.prepare(benchmark.images)
     rankings = _rankings(embedding, benchmark)
     k = None if embedding.codebook is None else embedding.codebook.size
-    file, model = embedder.checkpoint, embedder.description['model']
-    figures = published(file, model, options.descriptor, k, options.size)
+    model = name_in_release(embedder.checkpoint, embedder.description['model'])
+    row = RETRIEVAL.get((model, options.descriptor, k, options.size), ())
+    figures = dict(zip(BENCHMARKS, row, strict=False))
     content: dict[str, Any] = dict(
         benchmark=name,
         images=len(benchmark.images),
@@ -59,8 +60,10 @@ def run_benchmark(embedder: Embedder, options: EmbedOptions) -> dict[str, Any]:
 
 
 def _read(name: str, folder: Path) -> Benchmark:
+    if name not in (*SIZES, 'holidays'):
+        raise UserError(f'--benchmark {name}: it is not one of {", ".join(SIZES)} and holidays')
     if not folder.is_dir():
-        raise UserError(f'--benchmark {name} {folder}: it is no folder; name the one of the images')
+        raise UserError(f'--benchmark {name} {folder}: it is not a folder')
     return read_holidays(folder) if name == 'holidays' else read_revisited(name, folder)
 
 

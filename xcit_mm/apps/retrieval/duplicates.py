@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from ...base.errors import UserError
 from ...base.files import write_json, write_whole
 from ...base.progress import ImageProgress
 from ...predict.embedder import Embedder
@@ -18,7 +17,6 @@ from .picture_match import similarity, small_picture
 from .run import Embedding, EmbedOptions, pictures
 from .sheet import draw_sheet
 
-THRESHOLD = 0.8  # lowest similarity; measured: 0.9 for copies, 0.4 for other images
 NEIGHBORS = 10  # candidates per image, for each of two vectors
 MAX_DRAWN = 10  # copies of an image on the sheet
 THUMBNAIL = 8  # side in pixels
@@ -39,23 +37,14 @@ def find_duplicates(
 
     Returns:
         The pairs and groups, for JSON, and a sentence about each input that was left out.
-
-    Raises:
-        UserError: If there are fewer than two readable images.
     """
     embedding = Embedding(embedder, options)
     sources = embedding.sources(inputs)
     embedding.prepare(sources)
     described = embedding.describe(sources)
-    if len(described.names) < 2:
-        raise UserError(
-            f'{described.names[0]} is the only image, but near-copies are found among at least '
-            'two: name more images or folders'
-        )
     picture = pictures(embedder)
     small = [small_picture(picture(name)) for name in described.names]
-    threshold = THRESHOLD if options.threshold is None else options.threshold
-    pairs = similar_pairs(described.vectors, small, threshold)
+    pairs = similar_pairs(described.vectors, small, options.threshold)
     groups = groups_of(pairs, described)
     number = {index: n for n, group in enumerate(groups, 1) for index in group}
     names = described.names
@@ -63,7 +52,7 @@ def find_duplicates(
     rows.sort(key=lambda row: (row['group'], -row['score'], row['first'], row['second']))
     content = dict(
         images=len(names),
-        threshold=threshold,
+        threshold=options.threshold,
         pairs=rows,
         groups=[[names[index] for index in group] for group in groups],
     )

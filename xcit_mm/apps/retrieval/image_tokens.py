@@ -73,18 +73,10 @@ def image_tokens(
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        if may_stream:
-            return _streamed(embedder, source)
-        height, width = pixels.shape[1:]
-        raise UserError(
-            f'{source}: {width}x{height} pixels do not fit into the memory: name a smaller --size'
-        ) from None
+        if not may_stream:
+            raise UserError(f'{source} does not fit into memory: name a smaller --size') from None
+        return _streamed(embedder, source)
     tokens = map_to_tokens(features.map)[0].numpy()
-    if not np.isfinite(tokens).all() or not features.token.isfinite().all():
-        raise UserError(
-            f'{source}: the model computes values that are not finite; check the image and the '
-            'checkpoint'
-        )
     token = features.token[0].numpy()
     return ImageTokens(image.shape[:2], lambda: token, lambda: iter([tokens]))
 

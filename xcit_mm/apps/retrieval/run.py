@@ -12,13 +12,12 @@ import numpy as np
 from ...base.environment import require
 from ...base.errors import ArgumentError, UserError, printable
 from ...base.files import require_writable_file
-from ...base.processes import digest_of_module
 from ...base.progress import ImageProgress
 from ...predict.embedder import Embedder
 from ...predict.folders import VIDEOS
 from ...predict.sources import find_inputs
-from .codebook import TRAIN_TOKENS, Codebook, require_k, sample
-from .descriptor_files import Described, read_descriptors, require_out, write_descriptors
+from .codebook import TRAIN_TOKENS, Codebook, sample
+from .descriptor_files import SUFFIXES, Described, read_descriptors, write_descriptors
 from .descriptors import ASMK, WITH_CODEBOOK, describe
 from .image_tokens import ImageTokens, image_tokens, torch_threads_for_faiss
 from .nearest import AsmkIndex, nearest_vectors
@@ -26,7 +25,7 @@ from .ranking import Box
 from .sheet import Found, draw_sheet
 
 Value = TypeVar('Value')
-BENCHMARKS = 'roxford5k', 'rparis6k', 'holidays'
+COPIES = '.csv', '.json'  # suffixes of a file of near-copies
 
 
 @dataclass
@@ -45,8 +44,8 @@ class EmbedOptions:
         top: The number of results for each query.
         sheet: The file for the sheet of pictures.
         duplicates: Whether to find near-copies among the inputs.
-        threshold: The lowest similarity of near-copies, from 0 to 1. None: the default.
-        benchmark: One of ``BENCHMARKS`` to evaluate, and its folder.
+        threshold: The lowest similarity of near-copies, from 0 to 1.
+        benchmark: The name of a benchmark to evaluate, and its folder.
     """
 
     descriptor: str = 'token'
@@ -60,7 +59,7 @@ class EmbedOptions:
     top: int = 5
     sheet: Path | None = None
     duplicates: bool = False
-    threshold: float | None = None
+    threshold: float = 0.8  # measured: 0.9 for copies, 0.4 for other images
     benchmark: tuple[str, str] | None = None
 
 
@@ -92,20 +91,8 @@ class Embedding:
         if path is not None and path.exists():
             self.codebook = Codebook.load(path)
             self.codebook.require_width(self.embedder.dim, str(path))
-            if options.k not in (None, self.codebook.size):
-                raise UserError(
-                    f'--k {options.k}: the codebook {path} has {self.codebook.size} centers; '
-                    'leave --k out, or name a new file with --codebook'
-                )
             return
         sources = self.sources(options.train) if options.train else list(inputs)
-        if not sources:
-            raise UserError('a codebook is learned from images: name some with --train')
-        if len(sources) == 1:
-            raise UserError(
-                f'{sources[0]}: a codebook of one image cannot tell images apart: name more with '
-                '--train, or a file with --codebook'
-            )
         each = max(1, TRAIN_TOKENS // len(sources))
         samples = self._each(sources, lambda image: sample(image.tiles(), each))
         tokens = np.concatenate([tokens for _, _, tokens in samples])
@@ -131,18 +118,7 @@ class Embedding:
         kind, codebook = self.options.descriptor, self.codebook
         rows = self._each(sources, lambda image: describe(image, kind, codebook), boxes)
         names, sizes, vectors = (list(column) for column in zip(*rows, strict=True))
-        return Described(names, sizes, np.stack(vectors), self.made_with)
-
-    @property
-    def made_with(self) -> dict[str, str]:
-        """What the vectors depend on besides the images. Vectors of equal values are comparable."""
-        made_with = dict(descriptor=self.options.descriptor, size=str(self.options.size))
-        reader = self.embedder.reader
-        settings = digest_of_module(reader.normalize, f'{reader.is_reversed}')
-        made_with['network'] = digest_of_module(self.embedder.model, settings)
-        if self.codebook is not None:
-            made_with['codebook'] = self.codebook.digest
-        return made_with
+        return Described(names, sizes, np.stack(vectors))
 
     def local(
         self, sources: Sequence[str], boxes: Sequence[Box] = ()
@@ -191,78 +167,33 @@ class Embedding:
 
 def check_options(options: EmbedOptions) -> None:
     """Refuse options that do not fit together, and files that cannot be written."""
-    uses_codebook = options.descriptor in WITH_CODEBOOK
-    _require_one_task(options)
-    if not uses_codebook and (options.codebook or options.train or options.k is not None):
-        raise ArgumentError(
-            f'--codebook, --train and --k are for {" and ".join(WITH_CODEBOOK)}: leave them out of '
-            f'--descriptor {options.descriptor}'
-        )
-    if options.k is not None:
-        require_k(options.k)
-    if options.descriptor == ASMK and (
-        options.out or options.index or not (options.search or options.benchmark)
-    ):
+    task = options.search or options.duplicates or options.benchmark
+    is_asmk = options.descriptor == ASMK
+    if is_asmk and (options.out or options.index or not (options.search or options.benchmark)):
         raise ArgumentError(
             '--descriptor asmk compares local descriptors and has no vector: name queries with '
             '--search, without --out and --index, or use --benchmark'
         )
-    if not options.search and (options.index or (options.sheet and not options.duplicates)):
-        remedy = 'name queries with --search'
-        if options.index is None:
-            raise ArgumentError(f'--sheet draws what is found: {remedy}, or use --duplicates')
-        raise ArgumentError(f'--index is for a search: {remedy}')
-    has_task = options.search or options.duplicates or options.benchmark
-    if not has_task and options.out is None:
+    if not (task or options.out):
         raise ArgumentError(
             'nothing to do: name a file with --out, or queries with --search, or use --duplicates '
             'or --benchmark'
         )
-    if options.index is not None and options.out is not None:
-        raise ArgumentError('--index and --out cannot be combined: leave one of them out')
-    if uses_codebook or has_task:
+    if options.descriptor in WITH_CODEBOOK or task:
         require('faiss')
-    if options.descriptor == ASMK:
+    if is_asmk:
         require('asmk')
-    if options.duplicates:
-        _require_copies(options)
-    elif options.out is not None:
-        require_out(options.out)
-    if options.sheet is not None:
-        if options.sheet.suffix.lower() != '.png':
-            raise ArgumentError(f'--sheet {options.sheet}: the file has to end in .png')
-        require_writable_file(options.sheet)
-
-
-def _require_one_task(options: EmbedOptions) -> None:
-    """Refuse tasks and options that cannot be combined."""
-    tasks = dict(search=options.search, duplicates=options.duplicates, benchmark=options.benchmark)
-    named = [f'--{name}' for name, value in tasks.items() if value]
-    if len(named) > 1:
-        raise ArgumentError(f'{" and ".join(named)} cannot be combined: name one of them')
-    if options.benchmark and options.benchmark[0] not in BENCHMARKS:
-        raise ArgumentError(
-            f'--benchmark {options.benchmark[0]}: not one of {", ".join(BENCHMARKS)}'
-        )
-    if options.benchmark and options.out:
-        raise ArgumentError('--benchmark writes no descriptors: leave --out out, or use --json')
-    if options.threshold is not None and not options.duplicates:
-        raise ArgumentError('--threshold is for near-copies: add --duplicates, or leave it out')
-    if options.threshold is not None and not 0 <= options.threshold <= 1:
-        raise ArgumentError(
-            f'--threshold {options.threshold:g} is no similarity: name a number from 0 to 1'
-        )
-
-
-def _require_copies(options: EmbedOptions) -> None:
-    """Refuse an output file for near-copies that has another suffix or cannot be written."""
-    if options.out is None:
-        return
-    if options.out.suffix.lower() not in ('.csv', '.json'):
-        raise ArgumentError(
-            f'--out {options.out}: the file of near-copies has to end in .csv or .json'
-        )
-    require_writable_file(options.out)
+    suffixes = COPIES if options.duplicates else SUFFIXES
+    for option, path, allowed in (
+        ('--out', options.out, suffixes),
+        ('--sheet', options.sheet, ('.png',)),
+    ):
+        if path is not None:
+            if path.suffix.lower() not in allowed:
+                raise ArgumentError(
+                    f'{option} {path}: the file has to end in {" or ".join(allowed)}'
+                )
+            require_writable_file(path)
 
 
 def embed(
@@ -274,41 +205,24 @@ def embed(
         A summary of the results, for JSON, and a sentence about each input that was left out.
     """
     embedding = Embedding(embedder, options)
-    if options.index is not None and inputs:
-        raise ArgumentError('--index replaces the inputs: name one or the other')
-    if options.index is None and not inputs:
-        raise ArgumentError('no inputs: name files, folders or URLs, or search in --index FILE')
-    sources = embedding.sources(inputs) if inputs else []
+    sources = embedding.sources(inputs) if options.index is None else []
     queries = embedding.sources(options.search) if options.search else []
-    index = None if options.index is None else read_descriptors(options.index)
     embedding.prepare(sources or queries)
-    if index is not None:
-        _require_comparable(options.index, index.made_with, embedding.made_with)
     content: dict[str, Any] = dict(descriptor=options.descriptor, size=options.size)
     if options.descriptor == ASMK:
-        query_names, query_local = embedding.local(queries)
-        names, local = embedding.local(sources)
-        ranks, scores = AsmkIndex(embedding.codebook, local).search(query_local, options.top)
+        found = _search_asmk(embedding, sources, queries)
     else:
-        if queries:  # first, because there are fewer that could be wrong
-            query_names, _, vectors, _ = embedding.describe(queries)
-        described = embedding.describe(sources) if index is None else index
-        names = described.names
-        content |= dict(images=len(names), dimensions=described.vectors.shape[1])
+        # Queries come first, because there are fewer that could be wrong.
+        asked = embedding.describe(queries) if queries else None
+        index = options.index
+        described = embedding.describe(sources) if index is None else read_descriptors(index)
+        content |= dict(images=len(described.names), dimensions=described.vectors.shape[1])
         if options.out is not None:
             write_descriptors(options.out, described)
-        if not queries:
+        if asked is None:
             return content, embedding.problems
-        if vectors.shape[1] != described.vectors.shape[1]:
-            raise UserError(
-                f'--index {options.index} has descriptors of {described.vectors.shape[1]} '
-                f'dimensions, but the queries have {vectors.shape[1]}: write it again with --out'
-            )
-        ranks, scores = nearest_vectors(described.vectors, vectors, options.top)
-    found: list[Found] = [
-        (query, [(names[i], float(s)) for i, s in zip(row, values, strict=True)])
-        for query, row, values in zip(query_names, ranks, scores, strict=True)
-    ]
+        nearest = nearest_vectors(described.vectors, asked.vectors, options.top)
+        found = _found(asked.names, described.names, *nearest)
     content['found'] = [
         dict(query=query, images=[dict(name=name, score=score) for name, score in images])
         for query, images in found
@@ -318,15 +232,22 @@ def embed(
     return content, embedding.problems
 
 
-def _require_comparable(path: Path, before: dict[str, str], now: dict[str, str]) -> None:
-    """Refuse to search in vectors that are made with other options or another checkpoint."""
-    for name in {**now, **before}:
-        if before.get(name) != now.get(name):
-            raise UserError(
-                f'--index {path} was written with {name} {before.get(name)}, but the queries have '
-                f'{name} {now.get(name)}: use the options, the checkpoint and the codebook that '
-                'it was written with'
-            )
+def _search_asmk(
+    embedding: Embedding, sources: Sequence[str], queries: Sequence[str]
+) -> list[Found]:
+    query_names, query_local = embedding.local(queries)
+    names, local = embedding.local(sources)
+    index = AsmkIndex(embedding.codebook, local)
+    return _found(query_names, names, *index.search(query_local, embedding.options.top))
+
+
+def _found(
+    queries: Sequence[str], names: Sequence[str], ranks: np.ndarray, scores: np.ndarray
+) -> list[Found]:
+    return [
+        (query, [(names[i], float(s)) for i, s in zip(row, values, strict=True)])
+        for query, row, values in zip(queries, ranks, scores, strict=True)
+    ]
 
 
 def pictures(embedder: Embedder) -> Callable[[str], np.ndarray]:

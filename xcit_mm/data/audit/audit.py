@@ -1,28 +1,21 @@
 """The check of a whole dataset before a run: what the run would drop, or stop at."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from multiprocessing import get_all_start_methods
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
-from rich.console import Console
-from rich.progress import track
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from ...base.cores import number_of_cores
 from ...base.environment import quiet, require_framework
 from ...base.errors import UserError, printable, reason
-from ...base.finder import images_beside, spelled
-from ...config.data_rules import check_classes, check_data
+from ...config.rules import check_classes, check_data
 from ...config.tree import class_name, sampled_datasets, split_datasets, typed_nodes
 from ..datasets.labels import LabelRule
 from ..datasets.samples import seed_all
@@ -38,6 +31,7 @@ from .examples import (
     missing_classes,
     refusal,
 )
+from .read_data import opener, read_in_parallel, whole_scenes
 from .sample_check import PIPELINE_FAILS, SampleCheck
 
 SPLITS = ('train', 'val', 'test')
@@ -70,7 +64,7 @@ class Report:
 
     Attributes:
         images: The number of images of each split.
-        remarks: What was converted in the annotation files, and which images are not used.
+        remarks: What was converted in the annotation files.
         findings: The problems of images and annotations.
         examples: The number of objects, pixels or images of each class in each split.
         failures: The reasons why a run would stop.
@@ -96,14 +90,12 @@ def check_dataset(
         leaves = split_datasets(cfg, split)
         if leaves and leaves != datasets.get('val'):
             datasets[split] = leaves
-
-    remarks = check_data(cfg, tuple(datasets))
+    check_data(cfg, tuple(datasets))
     require_framework(cfg.default_scope)
     check_classes(cfg, tuple(datasets))
     init_default_scope(cfg.default_scope)
 
-    workers = number_of_cores() if workers is None else workers
-    report, listed = Report(dict.fromkeys(datasets, 0), remarks), []
+    report = Report(dict.fromkeys(datasets, 0))
     examples, classes = {}, ()
     for split, leaves in datasets.items():
         sampled = [*sampled_datasets(cfg[f'{split}_dataloader'].dataset)]
@@ -111,30 +103,33 @@ def check_dataset(
             dataset = _read_annotations(cfg, split, leaf, report)
             if dataset is None:
                 continue
-            listed += _listed_files(dataset)
-            # A dataset of windows is read scene by scene.
-            images = dataset.scenes() if hasattr(dataset, 'scenes') else dataset
             check = SampleCheck(cfg, split, dataset) if leaf in sampled else None
-            counted = _read(_Images(cfg, split, images, check), workers, report)
-            if counted is not None:
-                examples[split] = examples[split] + counted if split in examples else counted
-                classes = dataset.metainfo['classes']
+            images = _Images(cfg, split, whole_scenes(dataset), check)
+            for seen in read_in_parallel(images, workers, f'Reading {split}'):
+                report.images[split] += 1
+                report.findings += seen.findings
+                if seen.examples is not None:
+                    known = examples.get(split)
+                    examples[split] = seen.examples if known is None else known + seen.examples
+                    classes = dataset.metainfo['classes']
         for mixing in sampled:
             if mixing not in leaves and not report.failures:
                 with quiet():
                     mixed = DATASETS.build(mixing)
-                check = SampleCheck(cfg, split, mixed)
-                _read(_Samples(split, mixed, check), workers, report)
-    if unlisted := images_beside(listed):
-        report.remarks.append(
-            f'{len(unlisted)} images next to listed ones are in no annotation file, '
-            f'such as {unlisted[0]}'
-        )
+                samples = _Samples(split, mixed, SampleCheck(cfg, split, mixed))
+                for seen in read_in_parallel(samples, workers, f'Trying {split}'):
+                    report.findings += seen.findings
     for split, of_split in examples.items():
         report.examples[split] = dict(zip(classes, of_split.counts.tolist(), strict=True))
         why = refusal(split, of_split, classes) if is_measured(cfg, split) else ''
         report.failures += [why] if why else []
     report.remarks += missing_classes(examples, classes) + few_predictions(cfg, examples)
+    _conclude(report, cfg.max_bad_share)
+    return report
+
+
+def _conclude(report: Report, max_bad_share: float) -> None:
+    """Sort the findings, and add the reasons why a run would stop at them."""
     # The pipeline may draw a window from another scene, one that is already reported.
     reported = {(f.split, f.file) for f in report.findings if f.is_bad and f.kind != PIPELINE_FAILS}
     report.findings = sorted(
@@ -145,16 +140,14 @@ def check_dataset(
         ),
         key=lambda f: (SPLITS.index(f.split), f.kind, f.consequence, f.file),
     )
-
     stopping = Counter((f.split, f.kind) for f in report.findings if f.consequence == STOPS)
     report.failures += [f'{split}: {count} x {kind}' for (split, kind), count in stopping.items()]
     bad = len({f.file for f in report.findings if f.split == 'train' and f.is_bad})
-    if bad > cfg.max_bad_share * report.images.get('train', 0):
+    if bad > max_bad_share * report.images.get('train', 0):
         report.failures.append(
             f'train: {bad} of {report.images["train"]} images are bad, more than the share of '
-            f'{cfg.max_bad_share:g} that max_bad_share allows'
+            f'{max_bad_share:g} that max_bad_share allows'
         )
-    return report
 
 
 def print_report(report: Report) -> None:
@@ -198,14 +191,6 @@ def _read_annotations(cfg: Config, split: str, leaf: dict, report: Report) -> An
     return dataset
 
 
-def _listed_files(dataset: Any) -> list[Path]:
-    """Return the images of an annotation file, also those that a run leaves out."""
-    if not (hasattr(dataset, 'problems') and Path(dataset.ann_file).is_file()):
-        return []
-    images = json.loads(Path(dataset.ann_file).read_bytes())['images']
-    return [spelled(Path(dataset.data_prefix['img'], image['file_name'])) for image in images]
-
-
 @dataclass(frozen=True)  # PyTorch would turn arrays in a tuple into tensors
 class _Seen:
     """The problems of an image, and its examples."""
@@ -214,37 +199,8 @@ class _Seen:
     examples: Examples | None = None
 
 
-def _read(parts: '_Samples', workers: int, report: Report) -> Examples | None:
-    """Report on all parts of a dataset, and return the sum of their examples."""
-    loader = DataLoader(
-        parts,
-        batch_size=None,
-        num_workers=workers,
-        prefetch_factor=1,
-        multiprocessing_context=get_all_start_methods()[0],
-    )
-    done, examples = 0, None
-    try:
-        for seen in track(loader, f'{parts.verb} {parts.split}', console=Console(stderr=True)):
-            report.findings += seen.findings
-            done += 1
-            if seen.examples is not None:
-                examples = seen.examples if examples is None else examples + seen.examples
-    except RuntimeError as error:  # a worker has at most one image
-        infos = map(parts.dataset.get_data_info, range(len(parts))[done : done + workers])
-        files = ', '.join(str(info['img_path']) for info in infos)
-        raise UserError(
-            f'{parts.split}: a process crashed ({reason(error)}) on one of {files}: remove that '
-            'image; --workers 1 shows which it is'
-        ) from None
-    report.images[parts.split] += done * isinstance(parts, _Images)
-    return examples
-
-
 class _Samples(Dataset):
     """The problems that a run would have with each sample of a dataset."""
-
-    verb = 'Trying'
 
     def __init__(self, split: str, dataset: Any, check: SampleCheck | None) -> None:
         self.split, self.dataset, self._check = split, dataset, check
@@ -273,13 +229,11 @@ class _Samples(Dataset):
 class _Images(_Samples):
     """The findings of each image of a dataset, and its examples."""
 
-    verb = 'Reading'
-
     def __init__(self, cfg: Config, split: str, dataset: Any, check: SampleCheck | None) -> None:
         super().__init__(split, dataset, check)
         self.count = ExampleCounter(dataset)
         transforms = dataset.pipeline.transforms
-        self.open = next((t for t in transforms if type(t).__name__ == 'OpenImage'), None)
+        self.open = opener(dataset)
         self.load = self.open or image_loader(dataset)
         self.load_labels = [t for t in transforms if type(t).__name__ in LABELS]
         self.load_segments = [t for t in transforms if type(t).__name__ in SEGMENTS]

@@ -1,25 +1,17 @@
 """The mean and the standard deviation of each band over the images of a dataset."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from multiprocessing import get_all_start_methods
 from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 from mmengine.config import Config
-from mmengine.registry import DATASETS, init_default_scope
-from rich.console import Console
-from rich.progress import track
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from ...base.cores import number_of_cores
-from ...base.environment import quiet, require_framework
-from ...base.errors import UserError, printable, reason
-from ...config.data_rules import check_data
-from ...config.tree import split_datasets
-from ..transforms.decode import BadImageError, image_loader
+from ...base.errors import UserError, printable
+from ..transforms.decode import explained, image_loader
 from ..transforms.multiband import LoadMultiband
+from .read_data import opener, read_in_parallel, training_data
 
 
 class Moments(NamedTuple):
@@ -95,12 +87,12 @@ def band_statistics(cfg: Config, workers: int | None = None) -> BandStatistics:
     """
     total, images, left_out = None, set(), {}
     for dataset in training_data(cfg):
-        for found in read_in_parallel(_Parts(dataset, _is_rgb(cfg)), workers):
-            if isinstance(found.moments, str):
-                left_out[found.file] = found.moments
+        for part in read_in_parallel(_Parts(dataset, _is_rgb(cfg)), workers, 'Reading train'):
+            if isinstance(part.moments, str):
+                left_out[part.file] = part.moments
             else:
-                images.add(found.file)
-                total = found.moments if total is None else total + found.moments
+                images.add(part.file)
+                total = part.moments if total is None else total + part.moments
     listed = [printable(f'{file}: {why}') for file, why in left_out.items()]
     if total is None or not total.count:
         why = f'; the first: {listed[0]}' if listed else ''
@@ -109,43 +101,6 @@ def band_statistics(cfg: Config, workers: int | None = None) -> BandStatistics:
     return BandStatistics(
         total.mean.tolist(), std.tolist(), total.count, len(images - {*left_out}), listed
     )
-
-
-def read_in_parallel(parts: Dataset, workers: int | None) -> Iterator[Any]:
-    """Yield the parts of training data in their order; one process per core by default reads.
-
-    Raises:
-        UserError: If a process crashes.
-    """
-    loader = DataLoader(
-        parts,
-        batch_size=None,
-        num_workers=number_of_cores() if workers is None else workers,
-        prefetch_factor=1,
-        multiprocessing_context=get_all_start_methods()[0],
-    )
-    try:
-        yield from track(loader, 'Reading train', console=Console(stderr=True))
-    except RuntimeError as error:
-        raise UserError(f'a process that read images crashed ({reason(error)})') from None
-
-
-def training_data(cfg: Config) -> Iterator[Any]:
-    """Build the datasets that read the training files of a config, with scenes as whole images.
-
-    Raises:
-        UserError: If there are none, or the data is missing.
-    """
-    leaves = split_datasets(cfg, 'train')
-    if not leaves:
-        raise UserError(f'the config {cfg.filename} has no train_dataloader with a dataset')
-    check_data(cfg, ('train',))
-    require_framework(cfg.default_scope)
-    init_default_scope(cfg.default_scope)
-    for leaf in leaves:
-        with quiet():  # tools/check_dataset.py itself reports what a dataset logs
-            dataset = DATASETS.build(leaf)
-        yield dataset.scenes() if hasattr(dataset, 'scenes') else dataset
 
 
 def _is_rgb(cfg: Config) -> bool:
@@ -167,9 +122,7 @@ class _Parts(Dataset):
 
     def __init__(self, dataset: Any, is_rgb: bool) -> None:
         self._dataset, self._is_rgb = dataset, is_rgb
-        transforms = dataset.pipeline.transforms
-        self._open = next((t for t in transforms if type(t).__name__ == 'OpenImage'), None)
-        self._load, self._opened = image_loader(dataset), (-1, None)
+        self._open, self._load, self._opened = opener(dataset), image_loader(dataset), (-1, None)
         self._parts: list[tuple[int, Any]] = []
         for index in range(len(dataset)):
             windows = self._windows(index) if self._open else [None]
@@ -190,8 +143,7 @@ class _Parts(Dataset):
                 pixels = pixels[:, ::-1]
             return _Part(str(info['img_path']), Moments.of(pixels))
         except Exception as error:  # decoders raise many kinds
-            is_known = isinstance(error, (BadImageError, UserError))
-            return _Part(str(info['img_path']), str(error) if is_known else reason(error))
+            return _Part(str(info['img_path']), explained(error))
 
     def _pixels(self, info: dict, index: int, window: Any) -> np.ndarray:
         """Return the pixels with data, (n, bands)."""

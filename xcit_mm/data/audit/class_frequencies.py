@@ -11,10 +11,11 @@ import numpy as np
 from mmengine.config import Config
 from torch.utils.data import Dataset
 
-from ...base.errors import MAX_LINE, UserError, one_line, printable, reason
+from ...base.errors import MAX_LINE, UserError, one_line, printable
 from ...config.tree import class_name, dicts, leaf_datasets, typed_nodes
-from .band_statistics import read_in_parallel, training_data
+from ..transforms.decode import explained
 from .examples import IMAGES, ExampleCounter, Examples
+from .read_data import read_in_parallel, training_data
 
 RARE = 0.5  # of the images of the median class; a class in fewer images is repeated
 NO_LOSS = 'No loss of the model has a weight for each class of pixels.'
@@ -88,11 +89,11 @@ def class_frequencies(cfg: Config, workers: int | None = None) -> ClassFrequenci
         names.add(tuple(dataset.metainfo.get('classes') or ()))
         if len(names) > 1:
             raise UserError('the training data joins datasets with different classes')
-        for found in read_in_parallel(_Images(dataset), workers):
-            if isinstance(found, str):
-                left_out.append(printable(found))
+        for examples in read_in_parallel(_Images(dataset), workers, 'Reading train'):
+            if isinstance(examples, str):
+                left_out.append(printable(examples))
             else:
-                total = found if total is None else total + found
+                total = examples if total is None else total + examples
     classes = list(names.pop())
     if total is None:
         why = f'; the first: {left_out[0]}' if left_out else ''
@@ -127,7 +128,7 @@ class _Images(Dataset):
         try:
             examples = self._count(info)
         except Exception as error:  # decoders raise many kinds
-            return f'{info["seg_map_path"]}: {reason(error)}'
+            return f'{info["seg_map_path"]}: {explained(error)}'
         if examples is None or examples.unit == IMAGES:
             raise UserError('the training data has neither objects nor label images to count')
         return examples

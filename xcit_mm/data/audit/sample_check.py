@@ -15,7 +15,7 @@ from ..datasets.samples import Samples
 PIPELINE_FAILS = 'the pipeline fails on it'
 BATCH_FAILS = 'the model cannot take it'
 NO_SCALE = 'without scale_factor, mmdetection cannot map its predictions to the image'
-REMEDY = 'remove the image, or change the transform'
+HINT = 'remove the image, or change the transform'
 ADD_RESIZE = (
     "its pipeline does not resize: add dict(type='Resize', scale=(640, 640), keep_ratio=True), "
     'with the scale of the training'
@@ -56,7 +56,7 @@ class SampleCheck:
         """Return the problem of a sample, or None."""
         sample, bad = self._samples[index]
         if bad:
-            return SampleProblem(PIPELINE_FAILS, bad[0].file, f'{bad[0].reason}; {REMEDY}')
+            return SampleProblem(PIPELINE_FAILS, bad[0].file, f'{bad[0].reason}; {HINT}')
         inputs = sample.get('inputs') if isinstance(sample, dict) else None
         if not isinstance(inputs, Tensor):  # a large image, or views of an image
             return None

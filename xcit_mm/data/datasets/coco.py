@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from typing import Any
 
 from mmdet.datasets import CocoDataset
@@ -13,7 +14,7 @@ from mmengine.logging import print_log
 from ...base.errors import UserError, did_you_mean, printable
 from ...config.tree import class_name, loads_masks, typed_nodes
 from ..audit import annotations as problems
-from ..audit.annotations import REMEDY, Problem
+from ..audit.annotations import HINT, Problem
 from ..audit.examples import Examples, examples_in_lists
 from ..transforms.decode import SampleError
 
@@ -71,7 +72,7 @@ class CheckedCocoDataset(CocoDataset):
             named = (f'{p.annotation_id} ({p.image}): {p.kind}' for p in stopping[:3])
             raise UserError(
                 f'{self.ann_file}: {len(stopping)} annotations cannot be evaluated, the first are '
-                f'{"; ".join(named)}; correct or remove them; {REMEDY}'
+                f'{"; ".join(named)}; correct or remove them; {HINT}'
             )
 
     def COCOAPI(self, path: str) -> COCO:  # noqa: N802  mmdet calls it to read the file
@@ -147,7 +148,7 @@ class CheckedCocoDataset(CocoDataset):
             cause = self.misplaced(max_share=0)
             raise UserError(
                 f'{self.ann_file}: none of its {len(self.data_list)} images is left'
-                f'{f": {cause}" if cause else ""}; {REMEDY}'
+                f'{f": {cause}" if cause else ""}; {HINT}'
             )
         self.examples = examples_in_lists(kept, len(self.metainfo['classes']))
         return kept
@@ -175,7 +176,8 @@ class CheckedCocoDataset(CocoDataset):
 def indexed(coco: COCO, content: dict[str, Any]) -> COCO:
     """Fill an empty COCO with the content of an annotation file."""
     coco.dataset = content
-    coco.createIndex()
+    with redirect_stdout(None):  # pycocotools prints that it indexes
+        coco.createIndex()
     coco.img_ann_map, coco.cat_img_map = coco.imgToAnns, coco.catToImgs
     return coco
 
@@ -189,7 +191,7 @@ def log_problems(dataset: CocoDataset) -> None:
         listed = ', '.join(f'{n} x {k} ({dataset.consequence(k)})' for k, n in counts.items())
         is_usual = counts.keys() <= {problems.NO_OBJECTS, problems.TOO_SMALL, problems.BEYOND}
         level = logging.INFO if is_usual else logging.WARNING
-        print_log(printable(f'{dataset.ann_file}: {listed}; {REMEDY}'), 'current', level)
+        print_log(printable(f'{dataset.ann_file}: {listed}; {HINT}'), 'current', level)
 
 
 def require_classes(dataset: CocoDataset, categories: list[dict]) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +14,7 @@ from rich.console import Console
 from torchvision.datasets.utils import calculate_md5
 
 from ...base.errors import UserError
-from ...base.files import move_folder, put_in_place, require_writable, writing_to
+from ...base.files import move_folder, require_writable, writing_to
 from ...base.http import fetch
 
 SPLITS = ('train', 'val')
@@ -30,9 +30,7 @@ class Archive:
     url: str
     size: int  # bytes
     md5: str
-    unpacked: int  # bytes on the disk, rounded up
     folder: str
-    contents: Mapping[str, int]  # for a subfolder the number of its images, for a file its bytes
     split: str | None = None  # the only split that needs the archive; None: all of them
 
     @property
@@ -55,39 +53,27 @@ ANNOTATIONS = Archive(
     url='http://images.cocodataset.org/annotations/annotations_trainval2017.zip',
     size=252_907_541,
     md5='f4bbac642086de4f52a3fdda2de5fa2c',
-    unpacked=840_000_000,
     folder='annotations',
-    contents={'instances_train2017.json': 469_785_474, 'instances_val2017.json': 19_987_840},
 )
 VAL2017 = Archive(
     url='http://images.cocodataset.org/zips/val2017.zip',
     size=815_585_330,
     md5='442b8da7639aecaf257c1dceb8ba8c80',
-    unpacked=840_000_000,
     folder='val2017',
-    contents={'.': 5_000},
     split='val',
 )
 TRAIN2017 = Archive(
     url='http://images.cocodataset.org/zips/train2017.zip',
     size=19_336_861_798,
     md5='cced6f7f71b7629ddf16f17bbcfab6b2',
-    unpacked=19_900_000_000,
     folder='train2017',
-    contents={'.': 118_287},
     split='train',
 )
 ADE_CHALLENGE = Archive(
     url='http://data.csail.mit.edu/places/ADEchallenge/ADEChallengeData2016.zip',
     size=967_382_037,
     md5='7328b3957e407ddae1d3cbf487f149ef',
-    unpacked=1_200_000_000,
     folder='ADEChallengeData2016',
-    contents={
-        f'{kind}/{split}': number
-        for kind in ('images', 'annotations')
-        for split, number in (('training', 20_210), ('validation', 2_000))
-    },
 )
 COCO = Dataset('data/coco', '.', (ANNOTATIONS, VAL2017, TRAIN2017))
 ADE20K = Dataset('data/ade', 'ADEChallengeData2016', (ADE_CHALLENGE,))
@@ -109,61 +95,28 @@ def prepare(
     """
     root = Path(root)
     archives = [archive for archive in dataset.archives if archive.split in (None, *splits)]
-    if set(splits) != set(SPLITS) and len(archives) == len(dataset.archives):
-        raise UserError(f'{archives[0].name} contains all splits: leave out --splits')
     require_writable(root)
     with writing_to(root):
         with Console(stderr=True).status(f'{root}: waiting for another process to prepare it'):
             lock = FileLock(root / LOCK).acquire()
         with lock:
             shutil.rmtree(root / DRAFT, ignore_errors=True)  # from a killed process
-            missing = [archive for archive in archives if not _is_complete(root, archive)]
-            _require_space(root, missing)
             (root / DOWNLOADS).mkdir(exist_ok=True)
             for archive in archives:
-                if archive in missing:
+                folder = root / archive.folder  # which gets its name when it is complete
+                if folder.is_dir() and any(folder.iterdir()):
+                    state = 'already there'
+                else:
                     _install(root, archive, mirror)
-                state = 'checked and unpacked' if archive in missing else 'already there'
-                print(f'{root / archive.folder}: {state}', flush=True)
+                    state = 'checked and unpacked'
+                print(f'{folder}: {state}', flush=True)
                 downloaded = root / DOWNLOADS / archive.name
                 if keep_archives and downloaded.exists():
-                    put_in_place(downloaded, root / archive.name)
+                    downloaded.replace(root / archive.name)
                 downloaded.unlink(missing_ok=True)
             with suppress(OSError):  # it may contain parts of other archives
                 (root / DOWNLOADS).rmdir()
     return root / dataset.data_root
-
-
-def _is_complete(root: Path, archive: Archive) -> bool:
-    """Return whether the folder of an archive is there, and refuse one that is incomplete."""
-    folder = root / archive.folder
-    if not folder.is_symlink() and (not folder.exists() or not any(folder.iterdir())):
-        return False
-    for name, expected in archive.contents.items():
-        path = folder / name
-        if path.is_file():
-            actual, unit = path.stat().st_size, 'bytes'
-        else:
-            actual, unit = sum(p.suffix in ('.jpg', '.png') for p in path.glob('*')), 'images'
-        if actual != expected:
-            raise UserError(
-                f'{path} has {actual:,} {unit} instead of {expected:,}: move it away to download '
-                'it again, or use another --root'
-            )
-    return True
-
-
-def _require_space(root: Path, missing: Collection[Archive]) -> None:
-    present = [root / archive.name for archive in missing]
-    present += [p for a in missing for p in (root / DOWNLOADS).glob(f'*{a.name}*')]
-    needed = sum(archive.size + archive.unpacked for archive in missing)
-    needed -= sum(path.stat().st_size for path in present if path.is_file())
-    free = shutil.disk_usage(root).free
-    if needed > free:
-        raise UserError(
-            f'{root} needs {needed / 1e9:,.1f} GB for the archives and their files, but the disk '
-            f'has {free / 1e9:,.1f} GB free: make room, or use another --root'
-        )
 
 
 def _install(root: Path, archive: Archive, mirror: str | None) -> None:
@@ -174,10 +127,10 @@ def _install(root: Path, archive: Archive, mirror: str | None) -> None:
     else:
         file = root / DOWNLOADS / archive.name
         url = f'{mirror.rstrip("/")}/{archive.name}' if mirror else archive.url
-        remedy = f'use --mirror, or copy {archive.name} from another machine to {root}'
+        hint = f'use --mirror, or copy {archive.name} from another machine to {root}'
         check = partial(_require_md5, archive.md5, url)
         if not file.is_file():  # it was checked before a process was killed
-            fetch(url, file, check, archive.size, remedy=remedy)
+            fetch(url, file, check, archive.size, hint=hint)
     draft = root / DRAFT
     try:
         with Console(stderr=True).status(f'Unpacking {file}'), ZipFile(file) as opened:

@@ -13,20 +13,13 @@ from ...base.finder import IMAGE_SUFFIXES, LeftOut, find_files, subfolders
 from ..audit.examples import examples_in_lists
 
 
-@DATASETS.register_module()
-class ClassFolders(BaseDataset):
-    """Images in a folder for each class, as ImageNet has them.
-
-    The classes are the names of the folders in alphabetical order, or ``metainfo['classes']``. A
-    sample has ``img_path`` and ``gt_label``.
+class ImageFolders(BaseDataset):
+    """Images in folders.
 
     Args:
-        data_prefix: ``dict(img=...)``, the folder with the folders of the classes.
+        data_prefix: ``dict(img=...)``, the folder of the images.
         suffixes: The ends of the names of image files, in lower case.
         kwargs: Other arguments of mmengine's ``BaseDataset``.
-
-    Raises:
-        UserError: If a class has no folder or no image, or a folder is not a class.
     """
 
     def __init__(
@@ -39,6 +32,45 @@ class ClassFolders(BaseDataset):
         self.suffixes = tuple(suffixes)
         prefix = {'img': '', **(data_prefix or {})}
         super().__init__(*args, data_prefix=prefix, **kwargs)
+
+
+@DATASETS.register_module()
+class UnlabeledImages(ImageFolders):
+    """All images in a folder and its folders, for a training without labels.
+
+    A sample has ``img_path``. Folders of classes are fine, but their names are ignored.
+
+    Raises:
+        UserError: If the folder has no image.
+    """
+
+    def load_data_list(self) -> list[dict]:
+        folder = Path(self.data_prefix['img'])
+        (files,) = images_below(self, [folder], self.suffixes)
+        if not files:
+            raise UserError(
+                f'{folder} has no image ({", ".join(self.suffixes)}): write the folder of your '
+                'images in data_prefix.img of the dataset'
+            )
+        inside = {file.parent for file in files}
+        if len(inside) > 1:
+            print_log(
+                f'{folder}: {len(files)} images in {len(inside)} folders, whose names are ignored',
+                'current',
+            )
+        return [dict(img_path=str(file)) for file in files]
+
+
+@DATASETS.register_module()
+class ClassFolders(ImageFolders):
+    """Images in a folder for each class, as ImageNet has them.
+
+    The classes are the names of the folders in alphabetical order, or ``metainfo['classes']``. A
+    sample has ``img_path`` and ``gt_label``.
+
+    Raises:
+        UserError: If a class has no folder or no image, or a folder is not a class.
+    """
 
     def load_data_list(self) -> list[dict]:
         folder = Path(self.data_prefix['img'])

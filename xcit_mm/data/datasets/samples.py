@@ -12,8 +12,8 @@ import torch
 from mmcv.transforms import BaseTransform
 from torch.utils.data import Dataset
 
-from ...base.errors import UserError, one_line, printable, reason
-from ..transforms.decode import BadImageError, SampleError
+from ...base.errors import UserError, one_line
+from ..transforms.decode import BadImageError, SampleError, explained
 
 MAX_TRIES = 10  # unreadable samples in a row after which a batch is given up
 
@@ -91,12 +91,12 @@ class TrainingSamples(Samples):
 def _bad_sample(file: str, error: Exception) -> BadSample:
     """Return a bad sample; unless its file is the cause, name the transform that failed."""
     if isinstance(error, (BadImageError, UserError)):
-        return BadSample(file, printable(str(error)))
+        return BadSample(file, explained(error))
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     owners = [frame.f_locals.get('self') for frame in frames]
     transforms = [owner for owner in owners if isinstance(owner, BaseTransform)]
     place = f' in {one_line(repr(transforms[-1]))}' if transforms else ''
-    return BadSample(file, reason(error) + place)
+    return BadSample(file, explained(error) + place)
 
 
 @contextmanager

@@ -1,18 +1,14 @@
 """Drawings of single shapes in one folder per class, for training classifiers."""
 
-import json
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import cv2
 import numpy as np
 from rich.progress import track
 
-from ...base.errors import UserError
-from ...base.files import move_folder, require_writable, write_json, writing_to
-from .shapes import MANIFEST, MIN_CONTRAST, require_drawable, texture
+from ...base.files import write_json
+from .shapes import MANIFEST, MIN_CONTRAST, is_drawn, new_folder, texture
 
 KINDS = {'circle': 64, 'hexagon': 6, 'pentagon': 5, 'square': 4, 'triangle': 3}  # number of corners
 CLASSES = tuple(sorted(f'{kind}_{part}' for kind in KINDS for part in ('filled', 'frame')))
@@ -38,25 +34,10 @@ def make_classes(root: str | Path, spec: ClassesSpec) -> bool:
     The dataset has the folders ``train`` and ``val`` with one subfolder per class. Images are
     assigned to the classes in rotation, so class sizes differ by at most one image.
     """
-    root = Path(root).resolve()
-    require_drawable(spec.seed)
-    with suppress(OSError, ValueError):
-        if json.loads((root / MANIFEST).read_text(encoding='utf-8')) == asdict(spec):
-            return False
-    if root.is_file() or (root.is_dir() and any(root.iterdir())):
-        raise UserError(
-            f'{root} exists but is not this dataset: move it away, or name another folder'
-        )
-    if min(spec.num_train, spec.num_val) < len(CLASSES):
-        raise UserError(
-            f'shapes: {min(spec.num_train, spec.num_val)} images, but there are {len(CLASSES)} '
-            'classes: draw at least one image of each'
-        )
-    require_writable(root.parent)
-    temporary = TemporaryDirectory(prefix=f'.{root.name}-', dir=root.parent)
-    with writing_to(root), temporary as folder:
-        draft = Path(folder, 'draft')
-        numbers = range(spec.num_train), range(spec.num_train, spec.num_train + spec.num_val)
+    if is_drawn(root, asdict(spec)):
+        return False
+    numbers = range(spec.num_train), range(spec.num_train, spec.num_train + spec.num_val)
+    with new_folder(root) as draft:
         for split, images in zip(('train', 'val'), numbers, strict=True):
             for number in track(images, description=f'Drawing {split}'):
                 name = CLASSES[number % len(CLASSES)]
@@ -65,7 +46,6 @@ def make_classes(root: str | Path, spec: ClassesSpec) -> bool:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(cv2.imencode('.png', image[..., ::-1])[1])
         write_json(draft / MANIFEST, asdict(spec))
-        move_folder(draft, root)
     return True
 
 

@@ -7,11 +7,13 @@ an object, or the background. As in ADE20k, label 0 means unlabeled; label 1 is 
 
 import io
 import json
-from collections import Counter
-from contextlib import suppress
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import cv2
 import numpy as np
@@ -30,7 +32,6 @@ UPRIGHT = (0.0, np.pi / 4, -np.pi / 2)  # angle of a corner of each class
 STUFF = 'background'  # the last category of the panoptic files
 BACKGROUND_LABEL = 1  # in ADE20k's layout; class i has the label i + 2
 RGB = 3
-MAX_BANDS = 2**16 - 1  # of a TIFF file
 SPLITS = {'train2017': 'training', 'val2017': 'validation'}  # COCO's name: ADE20k's name
 MANIFEST = 'shapes.json'
 
@@ -64,36 +65,39 @@ class Shape:
 
 def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
     """Draw the dataset into a new or empty folder, and return False if it was already there."""
-    root, spec = Path(root).resolve(), spec or ShapesSpec()
-    require_drawable(spec.seed, spec.bands)
+    spec = spec or ShapesSpec()
     if spec.bands != RGB:
         require('tifffile')
-    if _is_drawn(root, spec):
+    manifest = dict(spec=asdict(spec))
+    if is_drawn(root, manifest):
         return False
-    if root.is_file() or (root.is_dir() and any(root.iterdir())):
-        raise UserError(
-            f'{root} exists but is not this dataset: move it away, or name another folder'
-        )
-    require_writable(root.parent)
-    temporary = TemporaryDirectory(prefix=f'.{root.name}-', dir=root.parent)
-    with writing_to(root), temporary as folder:
-        draft = Path(folder, 'draft')
+    with new_folder(root) as draft:
         _draw_dataset(draft, spec)
-        write_json(draft / MANIFEST, dict(spec=asdict(spec)))
-        try:
-            move_folder(draft, root)
-        except OSError:
-            if not _is_drawn(root, spec):  # unless another process has drawn it
-                raise
-            return False
+        write_json(draft / MANIFEST, manifest)
     return True
 
 
-def require_drawable(seed: int, bands: int = RGB) -> None:
-    if seed < 0:
-        raise UserError(f'shapes: seed={seed} is negative')
-    if bands > MAX_BANDS:
-        raise UserError(f'shapes: bands={bands}, but a TIFF image has at most {MAX_BANDS}')
+def is_drawn(root: str | Path, manifest: dict[str, Any]) -> bool:
+    """Return whether a folder contains the dataset with a manifest."""
+    with suppress(OSError, ValueError):
+        return json.loads(Path(root, MANIFEST).read_text(encoding='utf-8')) == manifest
+    return False
+
+
+@contextmanager
+def new_folder(root: str | Path) -> Iterator[Path]:
+    """Yield a folder that becomes ``root`` if the block ends without an error."""
+    root = Path(root).resolve()
+    if root.is_file() or (root.is_dir() and any(root.iterdir())):
+        raise UserError(f'{root} exists: move it away, or name another folder')
+    require_writable(root.parent)
+    temporary = TemporaryDirectory(prefix=f'.{root.name}-', dir=root.parent)
+    with writing_to(root), temporary as folder, warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # about images without a georeference
+        draft = Path(folder, 'draft')
+        draft.mkdir()
+        yield draft
+        move_folder(draft, root)
 
 
 def draw_image(rng: np.random.Generator, size: int) -> tuple[np.ndarray, list[Shape]]:
@@ -129,16 +133,6 @@ def segment_map(shapes: list[Shape], size: int) -> np.ndarray:
         rle = coco_mask.frPyObjects([_flat(Polygon(shape.outline))], size, size)[0]
         segments[coco_mask.decode(rle) > 0] = number
     return segments
-
-
-def _is_drawn(root: Path, spec: ShapesSpec) -> bool:
-    with suppress(OSError, ValueError, KeyError, TypeError):  # it is another folder, or none
-        drawn = json.loads((root / MANIFEST).read_text(encoding='utf-8'))['spec']
-        number = spec.num_train + spec.num_val
-        files = Counter(path.suffix for path in root.rglob('*'))
-        counts = files['.jpg'] + files['.tif'], files['.png'], files['.json']
-        return drawn == asdict(spec) and counts == (2 * number, 2 * number, 5)
-    return False
 
 
 def _place_shapes(rng: np.random.Generator, size: int) -> list[Shape]:

@@ -20,17 +20,17 @@ def ellipse(center: Sequence[float], radii: Sequence[float], degrees: float = 0)
     return rotated(corners.ravel(), center, degrees)
 
 
-def window_of(corner: Size, extent: Size, size: Size, place: str) -> tuple[slice, slice]:
-    """Return the rows and columns of a window of an image, or raise a LabelError.
+def placed(pixels: np.ndarray, corner: Size, size: Size) -> np.ndarray:
+    """Return the mask (H, W) of an image of the pixels (h, w) of a window.
 
-    ``corner`` are x and y of its first pixel, ``extent`` are its width and height.
+    ``corner`` are x and y of its first pixel. Raises a ValueError if it is not within the image.
     """
-    (x, y), (width, height) = corner, extent
-    if min(x, y) < 0 or min(extent) < 1 or x + width > size[0] or y + height > size[1]:
-        raise LabelError(
-            f'{place}: a mask of {width}x{height} pixels from {x},{y} is not within the image'
-        )
-    return slice(y, y + height), slice(x, x + width)
+    (x, y), mask = corner, np.zeros(size[::-1], bool)
+    window = mask[max(y, 0) : y + pixels.shape[0], max(x, 0) : x + pixels.shape[1]]
+    if window.shape != pixels.shape:
+        raise ValueError(f'a mask of {pixels.shape[::-1]} pixels from {corner} is not within it')
+    window[:] = pixels
+    return mask
 
 
 def joined(parts: Sequence[Shape], size: Size, place: str) -> Shape:

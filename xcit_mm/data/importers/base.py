@@ -1,29 +1,21 @@
 """What the datasets of all formats have in common, and the readers of their files."""
 
 import json
-import math
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from ...base.errors import UserError, looked_in, one_line, reason
+from ...base.errors import UserError, one_line, printable
 from ...base.files import parse_xml, read_regular
-from ...base.finder import (
-    IMAGE_SUFFIXES,
-    LeftOut,
-    find_files,
-    find_spelled,
-    images_beside,
-    same_name,
-)
-from ..transforms.decode import Size  # width and height in pixels
+from ...base.finder import IMAGE_SUFFIXES, find_spelled, images_beside
+from ..transforms.decode import Size, explained
 
 SPLITS = ('train', 'val', 'trainval', 'test')
 SYNONYMS = {'training': 'train', 'validation': 'val', 'valid': 'val', 'testing': 'test'}
@@ -41,26 +33,56 @@ class LabelError(UserError):
     """An image or a label cannot be used; the message starts with the file."""
 
 
+@contextmanager
+def named(place: object) -> Iterator[None]:
+    """Raise any error of a block as a LabelError that starts with the place."""
+    try:
+        yield
+    except LabelError:
+        raise
+    except Exception as error:  # readers and decoders raise many types
+        why = printable(str(error)) if type(error) is ValueError else explained(error)
+        raise LabelError(f'{place}: {why}') from None
+
+
+class Problems(list[LabelError]):
+    """What of a dataset cannot be used."""
+
+    @contextmanager
+    def noted(self, place: object) -> Iterator[None]:
+        """Append the error of a block, with its place, instead of raising it."""
+        try:
+            with named(place):
+                yield
+        except LabelError as error:
+            self.append(error)
+
+
 class ForeignDataset(ABC):
     """A dataset to convert; a subclass for each format finds its images and reads their labels.
 
-    It raises a LabelError for a file or a label that cannot be used.
+    Attributes:
+        folder: The ``data_root`` of the config.
+        classes: The classes in the order of the config; empty: the names of all objects, sorted.
+        classes_file: Where they are listed.
+        num_things: The number of things, which are the first classes, in a panoptic dataset.
+        splits: The absolute paths of the images, by a name of ``SPLITS``.
+        labels: The label file of each image.
+        problems: The images that are listed and cannot be found.
+        remarks: Numbers for the report.
     """
 
     def __init__(self, source: Path) -> None:
         if not source.exists():
-            raise UserError(f'{source} does not exist{looked_in(source)}')
-        # The ``data_root`` of the config.
+            raise UserError(f'{source} does not exist')
         self.folder = absolute(source if source.is_dir() else source.parent)
-        # In the order of the config, and where they are listed; empty: the names of all objects,
-        # sorted.
         self.classes: list[str] = []
         self.classes_file = self.folder / CLASSES
-        self.num_things = 0  # the first classes in a panoptic dataset
-        self.splits: dict[str, list[Path]] = {}  # absolute paths of images, by a name of SPLITS
-        self.labels: dict[Path, Path] = {}  # the label file of each image
-        self.problems: list[LabelError] = []  # images that are listed and cannot be found
-        self.remarks: Counter[str] = Counter()  # numbers for the report
+        self.num_things = 0
+        self.splits: dict[str, list[Path]] = {}
+        self.labels: dict[Path, Path] = {}
+        self.problems = Problems()
+        self.remarks: Counter[str] = Counter()
 
     @abstractmethod
     def read_labels(self, image: Path) -> tuple[list[tuple[str, Any]], Size | None]:
@@ -80,62 +102,37 @@ class ForeignDataset(ABC):
         """List an image with its label file; a split of another name is for training."""
         if image in self.labels:
             listed = f' and {self.labels[image]}' if self.labels[image] != file else ''
-            self.problems.append(LabelError(f'{file}{listed}: {image} is annotated twice'))
-        else:
-            self.splits.setdefault(split_of(split) or 'train', []).append(image)
-            self.labels[image] = file
-
-    def note_unused(self) -> None:
-        """Count the images in the folders of the listed images that no label or list names."""
-        self.leave_out('Images without a label or not listed', images_beside(self.labels))
+            raise LabelError(f'{file}{listed}: {image} is annotated twice')
+        self.splits.setdefault(split_of(split) or 'train', []).append(image)
+        self.labels[image] = file
 
     def leave_out(self, what: str, paths: Sequence[Path]) -> None:
         """Count files or folders that are not used, for the report."""
         if paths:
             self.remarks[f'{what}, such as {paths[0]}, left out'] += len(paths)
 
+    def note_unused(self) -> None:
+        """Count the images in the folders of the listed images that no label or list names."""
+        self.leave_out('Images without a label or not listed', images_beside(self.labels))
 
-class FilesByName:
-    """The files below a folder, by relative paths without suffixes or by names alone.
 
-    A name also finds files whose names are spelled differently (see :func:`.same_name`).
+def find_image(name: str, candidates: Sequence[Path], place: object) -> Path:
+    """Return the first of the paths with a file, or raise a LabelError.
 
-    Args:
-        folder: The folder.
-        suffixes: The suffixes of the files.
-        left: Collects what is left out.
+    The ``name`` of an image in a label file may be any text. It may be spelled differently from the
+    name of the file (see :func:`.find_spelled`), or lack the suffix.
     """
-
-    def __init__(self, folder: Path, suffixes: Sequence[str], left: LeftOut) -> None:
-        self.folder = folder
-        self.files: dict[str, list[Path]] = {}
-        self._spelled: dict[str, list[Path]] = {}
-        self._alone: dict[str, list[Path]] = {}
-        for file in sorted(find_files(folder, suffixes, left)):
-            path = file.relative_to(folder).with_suffix('').as_posix()
-            self.files.setdefault(path, []).append(file)
-            self._spelled.setdefault(same_name(path), []).append(file)
-            self._alone.setdefault(same_name(file.stem), []).append(file)
-
-    def find(self, name: str) -> list[Path]:
-        """Return the files with a name: none, one or several."""
-        names = [name, name.strip('"')]  # datumaro quotes names with spaces
-        names += [name.rpartition('.')[0]] * name.lower().endswith(IMAGE_SUFFIXES)
-        for path in names:
-            spelled = same_name(path)
-            indexes = self.files.get(path), self._spelled.get(spelled), self._alone.get(spelled)
-            if found := next(filter(None, indexes), None):
-                return found
-        return []
-
-    def only(self, name: str, place: str) -> Path:
-        """Return the only file with a name that ``place`` mentions, or raise a LabelError."""
-        found = self.find(name)
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise LabelError(f'{place}: is {one_line(name)} {" or ".join(map(str, found))}?')
-        raise LabelError(f'{place}: no image {one_line(name)} in {self.folder}')
+    paths = [absolute(path) for path in candidates]
+    has_suffix = not name or name.lower().endswith(IMAGE_SUFFIXES)
+    for suffixes in [('',)] if has_suffix else [('',), IMAGE_SUFFIXES]:
+        for path in paths:
+            # Path.is_file raises if a name is too long.
+            files = [*filter(os.path.isfile, find_spelled(path, suffixes))]
+            if len(files) == 1:
+                return files[0]
+            if files:
+                raise LabelError(f'{place}: is {one_line(name)} {" or ".join(map(str, files))}?')
+    raise LabelError(f'{place}: no image {one_line(name)} (looked for {one_line(str(paths[0]))})')
 
 
 def split_of(name: str) -> str | None:
@@ -149,94 +146,46 @@ def absolute(path: Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100  Path.absolute keeps '..'
 
 
-def find_image(name: str, candidates: Sequence[Path], place: str) -> Path:
-    """Return the first of the paths with a file, or raise a LabelError.
-
-    The ``name`` of an image in a label file may be any text. It may be spelled differently from the
-    name of the file (see :func:`.same_name`), or lack the suffix.
-    """
-    paths = [absolute(path) for path in candidates]
-    endings = (
-        [('',)] if not name or name.lower().endswith(IMAGE_SUFFIXES) else [('',), IMAGE_SUFFIXES]
-    )
-    for suffixes in endings:
-        for path in paths:
-            # Path.is_file raises if a name is too long.
-            found = [*filter(os.path.isfile, find_spelled(path, suffixes))]
-            if len(found) == 1:
-                return found[0]
-            if found:
-                raise LabelError(f'{place}: is {one_line(name)} {" or ".join(map(str, found))}?')
-    raise LabelError(f'{place}: no image {one_line(name)} (looked for {one_line(str(paths[0]))})')
-
-
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a regular file, or raise a LabelError."""
-    try:
-        return read_regular(path)
-    except OSError as error:
-        raise LabelError(f'{path}: {error.strerror or reason(error)}') from None
-
-
 def read_lines(path: Path) -> list[tuple[str, str]]:
     """Return the lines of a text that are not empty, each with its place as path:number."""
-    try:
-        text = read_bytes(path).decode('utf-8-sig')
-    except UnicodeDecodeError as error:
-        raise LabelError(f'{path}: not a text in UTF-8 ({error.reason})') from None
+    with named(path):
+        text = read_regular(path).decode('utf-8-sig')
     lines = text.replace('\r\n', '\n').replace('\r', '\n').split('\n')
     return [(f'{path}:{i}', line.strip()) for i, line in enumerate(lines, 1) if line.strip()]
 
 
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file, or raise a LabelError."""
-    try:
-        return json.loads(read_bytes(path).decode('utf-8-sig'))
-    except (ValueError, RecursionError) as error:
-        raise LabelError(f'{path}: invalid JSON ({reason(error)})') from None
+    with named(path):
+        return json.loads(read_regular(path).decode('utf-8-sig'))
 
 
 def is_converted(path: Path) -> bool:
     """Return whether a JSON file holds the annotations of a split that an earlier call wrote."""
-    try:
-        content = read_json(path) if path.stem in SPLITS else None
-    except LabelError:  # the reader of the dataset says so
-        content = None
+    if path.stem not in SPLITS:
+        return False
+    content = read_json(path)
     return isinstance(content, dict) and {'images', 'annotations', 'categories'} <= content.keys()
 
 
 def read_xml(path: Path, root: str) -> Element:
     """Return the root element of an XML file, or raise a LabelError if it has another name."""
-    try:
-        element = parse_xml(read_bytes(path))
-    except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise LabelError(f'{path}: invalid XML ({error})') from None
+    with named(path):
+        element = parse_xml(read_regular(path))
     if element.tag != root:
         raise LabelError(f'{path}: the root element is <{element.tag}> instead of <{root}>')
     return element
 
 
-def read_numbers(words: Sequence[str | float | None], place: str) -> list[float]:
-    """Return numbers or the numbers in texts, or raise a LabelError if they are not finite."""
-    try:
-        numbers = [float(word) for word in words]
-    except (TypeError, ValueError, OverflowError):
-        numbers = [math.nan]
-    if not all(map(math.isfinite, numbers)):
-        raise LabelError(f'{place}: not finite numbers: {" ".join(map(str, words))}')
-    return numbers
-
-
-def read_points(points: Any, place: str, number: int | None = None) -> list[float]:
-    """Return x1, y1, x2, y2, ... of a list of pairs, or raise a LabelError.
+def read_points(points: Any, number: int | None = None) -> list[float]:
+    """Return x1, y1, x2, y2, ... of a list of pairs, or raise a ValueError.
 
     ``number`` is the number of pairs, by default at least three, as a polygon has.
     """
-    is_list = isinstance(points, list) and all(isinstance(p, list) and len(p) == 2 for p in points)
-    if not is_list or (len(points) < 3 if number is None else len(points) != number):
-        needed = 'at least three' if number is None else number
-        raise LabelError(f'{place}: the points are not a list of {needed} pairs of numbers')
-    return read_numbers([value for point in points for value in point], place)
+    pairs = np.array(points, float)
+    if pairs.shape[1:] != (2,) or (len(pairs) < 3 if number is None else len(pairs) != number):
+        raise ValueError(f'the points are not {number or "at least three"} pairs of numbers')
+    return pairs.ravel().tolist()
 
 
 def grouped(parts: Iterable[tuple[str, Any, Hashable]]) -> list[tuple[str, list]]:
@@ -250,12 +199,11 @@ def grouped(parts: Iterable[tuple[str, Any, Hashable]]) -> list[tuple[str, list]
     return [*objects.values()]
 
 
-def clean_name(name: Any, place: str) -> str:
-    """Return the name of a class without surrounding space, or raise a LabelError."""
-    name = ' '.join(name.split()) if isinstance(name, str) else ''
-    if not name:
-        raise LabelError(f'{place}: the name is missing')
-    return name
+def clean_name(name: str | None) -> str:
+    """Return the name of a class without surrounding space, or raise a ValueError."""
+    if not (name or '').strip():
+        raise ValueError('the name is missing')
+    return ' '.join(name.split())
 
 
 def check_names(names: Any, file: Path) -> list[str]:

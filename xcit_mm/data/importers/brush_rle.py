@@ -38,8 +38,6 @@ def decode(data: list[int], shape: tuple[int, int]) -> np.ndarray:
     Raises:
         ValueError: If they do not hold an RGBA image of this size.
     """
-    if not isinstance(data, list):
-        raise ValueError('it is not a list of bytes')
     bits = ''.join(f'{byte:08b}' for byte in bytes(data))
     position = 0
 
@@ -47,7 +45,7 @@ def decode(data: list[int], shape: tuple[int, int]) -> np.ndarray:
         nonlocal position
         position += length
         if position > len(bits):
-            raise ValueError('the data is cut off')
+            raise ValueError('the brush is cut off')
         return int(bits[position - length : position], 2)
 
     size, value_bits = read(32), read(5) + 1
@@ -59,10 +57,8 @@ def decode(data: list[int], shape: tuple[int, int]) -> np.ndarray:
     while done < size:
         is_repeated, kind = read(1), read(2)
         count = read(count_bits[kind]) + 1
-        if done + count > size:
-            raise ValueError('it has more values than the image')
-        number = 1 if is_repeated else count
-        listed = read(VALUE_BITS * number).to_bytes(number, 'big')
+        listed = read(VALUE_BITS * (1 if is_repeated else count))
+        listed = listed.to_bytes(1 if is_repeated else count, 'big')
         values[done : done + count] = np.frombuffer(listed, np.uint8)
         done += count
     return values.reshape(*shape, CHANNELS)[..., -1] > 0

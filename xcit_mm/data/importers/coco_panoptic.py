@@ -10,9 +10,8 @@ from ...base.errors import UserError, one_line
 from ...base.finder import is_hidden
 from ..audit.annotations import SEGMENTS, read_panoptic_annotations
 from ..datasets.segment_ids import segment_ids
-from ..transforms.decode import BadImageError
 from . import base
-from .base import SPLITS, ForeignDataset, LabelError, Shape, Size
+from .base import SPLITS, ForeignDataset, LabelError, Shape, Size, named
 
 FILES = ('panoptic*.json', 'annotations/panoptic*.json', '*.json', 'annotations/*.json')
 PREFIX = 'panoptic_'
@@ -65,32 +64,24 @@ class ForeignPanopticDataset(ForeignDataset):
         split = next(named, 'train')
         folders = [file.parent / up / down for up in ('', '..') for down in _below(part, split)]
         for info in content['images']:
-            entry, name = annotations.get(info['id']), info['file_name']
-            try:
-                image = base.find_image(name, [folder / name for folder in folders], str(file))
-                if entry is None:
-                    raise LabelError(f'{file}: no annotation of {one_line(name)}')
-            except LabelError as error:
-                self.problems.append(error)
-                continue
-            self.add_image(image, file, split)
-            self.segments.setdefault(
-                image,
-                [
+            with self.problems.noted(file):
+                name = info['file_name']
+                image = base.find_image(name, [folder / name for folder in folders], file)
+                if info['id'] not in annotations:
+                    raise ValueError(f'no annotation of {one_line(name)}')
+                entry = annotations[info['id']]
+                self.add_image(image, file, split)
+                self.segments[image] = [
                     dict(segment, name=name_of[segment['category_id']])
                     for segment in entry[SEGMENTS]
-                ],
-            )
-            png = file.with_suffix('') / entry['file_name']
-            self.png_files.setdefault(image, base.absolute(png))
-            self._sizes.setdefault(image, (info['width'], info['height']))
+                ]
+                self.png_files[image] = base.absolute(file.with_suffix('') / entry['file_name'])
+                self._sizes[image] = info['width'], info['height']
 
     def read_labels(self, image: Path) -> tuple[list[tuple[str, Any]], Size]:
         png = self.png_files[image]
-        try:
+        with named(png):
             ids = segment_ids(str(png))
-        except BadImageError as error:
-            raise LabelError(f'{png}: {error}') from None
         if ids.shape != self._sizes[image][::-1]:
             raise LabelError(f'{png}: {ids.shape[1]}x{ids.shape[0]} pixels, unlike its image')
         listed = [segment['id'] for segment in self.segments[image]]

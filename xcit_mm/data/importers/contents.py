@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.progress import track
 from shapely.geometry import Polygon
 
-from ...base.errors import UserError, reason
+from ...base.errors import UserError
 from ...base.files import open_regular
 from ..audit.annotations import require_encodable
 from ..transforms.decode import size_of
 from . import areas
-from .base import IGNORED, ForeignDataset, LabelError, Shape, Size
+from .base import IGNORED, ForeignDataset, LabelError, Problems, Shape, Size, named
 
 TOLERANCE = 1.0  # pixels that a box may exceed the image: coordinates may start at 0 or 1
 CUT = 'Objects that extend beyond the image, and are cut at its border'
@@ -38,36 +38,31 @@ class Contents:
     """
 
     images: Images = field(default_factory=dict)
-    problems: list[LabelError] = field(default_factory=list)
+    problems: Problems = field(default_factory=Problems)
     remarks: Counter[str] = field(default_factory=Counter)
 
 
 def read_contents(dataset: ForeignDataset) -> Contents:
     """Read all labels of a dataset, and the size of each image."""
     dataset.note_unused()
-    contents = Contents(problems=[*dataset.problems], remarks=dataset.remarks)
+    contents = Contents(problems=Problems(dataset.problems), remarks=dataset.remarks)
     images = dict.fromkeys(image for images in dataset.splits.values() for image in images)
     for image in track(images, 'Reading', console=Console(stderr=True)):
-        file, objects, problems = dataset.labels[image], [], []
-        try:
+        file, objects, problems = dataset.labels[image], [], Problems()
+        with problems.noted(file):
             labels, annotated = dataset.read_labels(image)
             size = image_size(image, annotated)
             if annotated not in (None, size):
                 raise LabelError(f'{file}: size {annotated}, but {image} has {size} pixels')
-        except LabelError as error:
-            labels, problems = [], [error]
-        for place, label in labels:
-            try:
+        for place, label in () if problems else labels:
+            with problems.noted(place):
                 name, parts, is_difficult = dataset.parse_label(label, size, place)
                 if dataset.classes and name not in (*dataset.classes, IGNORED):
-                    listed = dataset.classes_file.name
-                    raise LabelError(f'{place}: {name} is not a class in {listed}')
+                    raise ValueError(f'{name} is not a class in {dataset.classes_file.name}')
                 fields, is_cut = _annotation_fields(parts, size, place)
                 contents.remarks[CUT] += is_cut
                 contents.remarks[REGIONS] += name == IGNORED
                 objects.append((name, dict(fields, iscrowd=int(is_difficult))))
-            except LabelError as error:
-                problems.append(error)
         contents.problems += problems
         # The whole image is left out: in training, a missing object would be background.
         if not problems:
@@ -100,13 +95,8 @@ def require_good(dataset: ForeignDataset, contents: Contents) -> None:
 
 def image_size(path: Path, annotated: Size | None = None) -> Size:
     """Return the size of an image after :func:`decode`, or raise a LabelError."""
-    try:
-        with open_regular(path) as file:
-            return size_of(file, annotated, path)
-    except Exception as error:  # the decoders raise many types
-        raise LabelError(
-            f'{path}: the size of the image cannot be read ({reason(error)})'
-        ) from None
+    with named(path), open_regular(path) as file:
+        return size_of(file, annotated, path)
 
 
 def _annotation_fields(
@@ -114,21 +104,23 @@ def _annotation_fields(
 ) -> tuple[dict[str, Any], bool]:
     """Return the fields of an annotation, and whether the object is cut at the border."""
     outlines = [part for part in parts if not isinstance(part, np.ndarray)]
-    cuts = [_cut(outline, size, place) for outline in outlines]
+    cuts = [_cut(outline, size) for outline in outlines]
     any_is_cut = any(is_cut for _, is_cut in cuts)
     if len(parts) == len(cuts) == 1:
         return _outline_fields(cuts[0][0], size, place), any_is_cut
-    return _mask_fields(areas.joined(parts, size, place), place), any_is_cut
+    return _mask_fields(areas.joined(parts, size, place)), any_is_cut
 
 
-def _cut(outline: Sequence[float], size: Size, place: str) -> tuple[np.ndarray, bool]:
+def _cut(outline: Sequence[float], size: Size) -> tuple[np.ndarray, bool]:
     """Return the corners (n, 2) within the image of a box or a polygon, and whether it is cut."""
     corners = np.reshape(outline, (-1, 2))
+    if not np.isfinite(corners).all():
+        raise ValueError('a coordinate is not a finite number')
     cut = corners.clip(0, size)
     for points, problem in ((corners, 'box of no size'), (cut, 'box outside the image')):
         extent = points[1] - points[0] if len(points) == 2 else np.ptp(points, axis=0)
         if not (extent > 0).all():
-            raise LabelError(f'{place}: {problem}')
+            raise ValueError(problem)
     return cut.round(4), bool(np.abs(corners - cut).max() > TOLERANCE)
 
 
@@ -145,17 +137,14 @@ def _outline_fields(cut: np.ndarray, size: Size, place: str) -> dict[str, Any]:
         else float(areas.as_mask(cut.ravel().tolist(), size, place).sum())
     )
     if area <= 0:
-        raise LabelError(f'{place}: the outline encloses no area')
+        raise ValueError('the outline encloses no area')
     return dict(bbox=bbox, area=round(area, 4), segmentation=[cut.ravel().tolist()])
 
 
-def _mask_fields(mask: np.ndarray, place: str) -> dict[str, Any]:
-    try:
-        require_encodable(place, mask.shape)
-    except UserError as error:
-        raise LabelError(str(error)) from None
+def _mask_fields(mask: np.ndarray) -> dict[str, Any]:
+    require_encodable('the image', mask.shape)
     if not mask.any():
-        raise LabelError(f'{place}: the mask has no pixel')
+        raise ValueError('the mask has no pixel')
     rle = coco_mask.encode(np.asfortranarray(mask, np.uint8))
     bbox, area = coco_mask.toBbox(rle).tolist(), float(coco_mask.area(rle))
     return dict(bbox=bbox, area=area, segmentation={**rle, 'counts': rle['counts'].decode()})

@@ -8,7 +8,7 @@ import numpy as np
 from ...base.errors import UserError
 from ..transforms.rotation import rotated_box
 from . import areas, base
-from .base import ForeignDataset, LabelError, Shape, Size
+from .base import ForeignDataset, Shape, Size
 
 FILE = 'annotations.xml'
 NOT_AREAS = ('points', 'polyline', 'tag')
@@ -42,10 +42,8 @@ class CvatDataset(ForeignDataset):
             self.classes = base.check_names(names, self.classes_file)
         self._elements: dict[Path, Element] = {}
         for element in root.findall('image'):
-            try:
+            with self.problems.noted(self.classes_file):
                 self._add(element)
-            except LabelError as error:
-                self.problems.append(error)
 
     def _add(self, element: Element) -> None:
         name, subset = element.get('name', ''), element.get('subset', '')
@@ -55,7 +53,7 @@ class CvatDataset(ForeignDataset):
         self.add_image(image, self.classes_file, subset)
         if subset and base.split_of(subset) is None:
             self.remarks[f'Images of the subset {subset}, used for training'] += 1
-        self._elements.setdefault(image, element)
+        self._elements[image] = element
 
     def read_labels(self, image: Path) -> tuple[list[tuple[str, list[Element]]], Size]:
         element = self._elements[image]
@@ -68,22 +66,20 @@ class CvatDataset(ForeignDataset):
             group = shape.get('group_id', '0')
             key = (shape.get('label'), group) if group != '0' and shape.tag != 'box' else None
             parts.append((f'{place}: object {number}', shape, key))
-        sides = element.get('width'), element.get('height')
-        width, height = map(int, base.read_numbers(sides, f'{place}: size'))
-        return base.grouped(parts), (width, height)
+        return base.grouped(parts), (int(element.get('width')), int(element.get('height')))
 
     def parse_label(
         self, label: list[Element], size: Size, place: str
     ) -> tuple[str, list[Shape], bool]:
-        name = base.clean_name(label[0].get('label'), place)
-        return name, [_shape(part, size, place) for part in label], False
+        name = base.clean_name(label[0].get('label'))
+        return name, [_shape(part, size) for part in label], False
 
 
-def _shape(element: Element, size: Size, place: str) -> Shape:
+def _shape(element: Element, size: Size) -> Shape:
     def numbers(*names: str) -> list[float]:
-        return base.read_numbers([element.get(name) for name in names], place)
+        return [float(element.attrib[name]) for name in names]
 
-    (degrees,) = base.read_numbers([element.get('rotation', '0')], place)
+    degrees = float(element.get('rotation', '0'))
     if element.tag == 'box':
         x1, y1, x2, y2 = box = numbers('xtl', 'ytl', 'xbr', 'ybr')
         return rotated_box(box, ((x1 + x2) / 2, (y1 + y2) / 2), degrees)
@@ -91,21 +87,10 @@ def _shape(element: Element, size: Size, place: str) -> Shape:
         x, y, *radii = numbers('cx', 'cy', 'rx', 'ry')
         return areas.ellipse((x, y), radii, degrees)
     if element.tag == 'polygon':
-        pairs = [point.split(',') for point in element.get('points', '').split(';')]
-        return base.read_points(pairs, place)
-    if element.tag == 'mask':
+        return base.read_points([point.split(',') for point in element.attrib['points'].split(';')])
+    if element.tag == 'mask':  # the lengths of its runs, row by row
         left, top, width, height = map(int, numbers('left', 'top', 'width', 'height'))
-        mask = np.zeros(size[::-1], bool)
-        window = areas.window_of((left, top), (width, height), size, place)
-        counts = base.read_numbers(element.get('rle', '').split(','), place)
-        mask[window] = _pixels(counts, width, height, place)
-        return mask
-    raise LabelError(f'{place}: a {element.tag} is not supported')
-
-
-def _pixels(counts: list[float], width: int, height: int, place: str) -> np.ndarray:
-    """Return the pixels (h, w) of a mask from the lengths of its runs, row by row."""
-    lengths = np.array(counts).clip(-1, width * height).astype(np.int64)
-    if (lengths < 0).any() or lengths.sum() != width * height:
-        raise LabelError(f'{place}: the run lengths of the mask are not of {width}x{height} pixels')
-    return np.repeat(np.arange(len(lengths)) % 2 == 1, lengths).reshape(height, width)
+        lengths = [int(number) for number in element.attrib['rle'].split(',')]
+        pixels = np.repeat(np.arange(len(lengths)) % 2 == 1, lengths)
+        return areas.placed(pixels.reshape(height, width), (left, top), size)
+    raise ValueError(f'a {element.tag} is not supported')

@@ -3,16 +3,15 @@
 import base64
 import math
 from pathlib import Path, PureWindowsPath
-from typing import Any
 
 import numpy as np
 
-from ...base.errors import UserError, reason
+from ...base.errors import UserError
 from ...base.files import EARLIER
 from ...base.finder import LeftOut, find_files
 from ..transforms.decode import opened
 from . import areas, base
-from .base import IGNORED, ForeignDataset, LabelError, Shape, Size
+from .base import IGNORED, ForeignDataset, Shape, Size
 
 NOT_AREAS = ('point', 'points', 'line', 'linestrip')
 OUTLINES = ('polygon', 'oriented_rectangle', 'rotation', 'quadrilateral')  # also X-AnyLabeling's
@@ -37,96 +36,72 @@ class LabelmeDataset(ForeignDataset):
         super().__init__(source)
         self.read_classes()
         self.classes = [name for name in self.classes if name not in (IGNORED, BACKGROUND)]
-        self._contents: dict[Path, dict[str, Any]] = {}
+        self._contents: dict[Path, tuple[list[dict], tuple]] = {}  # shapes, width and height
         left = LeftOut()
         is_folder = source.is_dir()
         for file in sorted(find_files(self.folder, ['.json'], left)) if is_folder else [source]:
             file = base.absolute(file)
             if any(part.startswith(EARLIER) for part in file.relative_to(self.folder).parts):
                 continue  # tools/convert_predictions.py has set it aside
-            if base.is_converted(file):
-                continue
-            try:
-                self._add(file)
-            except LabelError as error:
-                self.problems.append(error)
+            with self.problems.noted(file):
+                if not base.is_converted(file):
+                    self._add(file)
         self.remarks.update(LeftOut(left.hidden).remarks())
         if not self.labels and not self.problems:
             raise UserError(f'{source} has no JSON file of LabelMe: name the folder they are in')
 
     def _add(self, file: Path) -> None:
         content = base.read_json(file)
-        if not isinstance(content, dict) or not isinstance(content.get('shapes'), list):
-            raise LabelError(
-                f'{file}: not a file of LabelMe (a JSON object with a list of shapes): move it away'
-            )
-        name = str(content.get('imagePath'))
+        if not isinstance(content, dict) or 'shapes' not in content:
+            raise ValueError('not a file of LabelMe (a JSON object with a list of shapes): move it')
+        name, shapes = str(content.get('imagePath')), content['shapes']
         path = PureWindowsPath(name)  # LabelMe may write backslashes, or a path on another machine
         paths = [file.parent / path.as_posix(), file.parent / path.name]
         inside = ': the image inside the file is not read' if content.get('imageData') else ''
         image = base.find_image(name, paths, f'{file}{inside}')
         first = file.relative_to(self.folder).parts[0]
         self.add_image(image, file, first)
-        self._contents.setdefault(
-            image, {key: content.get(key) for key in ('shapes', 'imageWidth', 'imageHeight')}
-        )
+        self._contents[image] = shapes, (content.get('imageWidth'), content.get('imageHeight'))
 
     def read_labels(self, image: Path) -> tuple[list[tuple[str, list]], Size | None]:
-        file, content = self.labels[image], self._contents[image]
+        file, (shapes, sides) = self.labels[image], self._contents[image]
         parts = []
-        for number, shape in enumerate(content['shapes'], 1):
+        for number, shape in enumerate(shapes, 1):
             place = f'{file}: shape {number}'
-            if not isinstance(shape, dict):
-                raise LabelError(f'{place}: not a JSON object')
             kind, group = shape.get('shape_type', 'polygon'), shape.get('group_id')
             if kind in NOT_AREAS or shape.get('label') == BACKGROUND:
                 self.remarks[LEFT_OUT if kind in NOT_AREAS else OF_BACKGROUND] += 1
                 continue
             is_part = group is not None and kind != 'rectangle'
             parts.append((place, shape, (str(shape.get('label')), str(group)) if is_part else None))
-        sides = [content['imageWidth'], content['imageHeight']]
-        if sides == [None, None]:
-            return base.grouped(parts), None
-        width, height = map(int, base.read_numbers(sides, f'{file}: size'))
-        return base.grouped(parts), (width, height)
+        return base.grouped(parts), None if sides == (None, None) else (
+            int(sides[0]),
+            int(sides[1]),
+        )
 
     def parse_label(
         self, label: list[dict], size: Size, place: str
     ) -> tuple[str, list[Shape], bool]:
-        name = base.clean_name(label[0].get('label'), place)
-        return name, [_shape(part, size, place) for part in label], name == IGNORED
+        name = base.clean_name(label[0].get('label'))
+        return name, [_shape(part, size) for part in label], name == IGNORED
 
 
-def _shape(shape: dict, size: Size, place: str) -> Shape:
-    kind, points = shape.get('shape_type', 'polygon'), shape.get('points')
+def _shape(shape: dict, size: Size) -> Shape:
+    kind, points = shape.get('shape_type', 'polygon'), shape['points']
     if kind == 'rectangle':
-        is_outline = isinstance(points, list) and len(points) == 4  # X-AnyLabeling's
-        outline = base.read_points(points, place, 4 if is_outline else 2)
+        outline = base.read_points(points, 4 if len(points) == 4 else 2)  # 4: X-AnyLabeling's
         xs, ys = outline[::2], outline[1::2]
         is_upright = len({*xs}) <= 2 and len({*ys}) <= 2
         return [min(xs), min(ys), max(xs), max(ys)] if is_upright else outline
     if kind == 'circle':
-        x, y, x2, y2 = base.read_points(points, place, 2)
+        x, y, x2, y2 = base.read_points(points, 2)
         return areas.ellipse((x, y), [math.hypot(x2 - x, y2 - y)] * 2)
-    if kind == 'mask':
-        x1, y1, x2, y2 = map(round, base.read_points(points, place, 2))
-        extent = x2 - x1 + 1, y2 - y1 + 1
-        window = areas.window_of((x1, y1), extent, size, place)
-        mask = np.zeros(size[::-1], bool)
-        mask[window] = _pixels(shape, extent, place)
-        return mask
+    if kind == 'mask':  # the text of a PNG
+        x1, y1, x2, y2 = map(round, base.read_points(points, 2))
+        with opened(base64.b64decode(shape['mask'], validate=True), ['PNG']) as image:
+            if image.size != (x2 - x1 + 1, y2 - y1 + 1):
+                raise ValueError(f'the mask has {image.size} pixels, unlike its box')
+            return areas.placed(np.asarray(image.convert('L')) > 0, (x1, y1), size)
     if kind in OUTLINES:
-        return base.read_points(points, place)
-    raise LabelError(f'{place}: shapes of the type {kind} are not supported')
-
-
-def _pixels(shape: dict, size: Size, place: str) -> np.ndarray:
-    """Return the pixels (h, w) of a mask, which LabelMe stores as the text of a PNG."""
-    try:
-        data = base64.b64decode(shape.get('mask'), validate=True)
-        with opened(data, ['PNG']) as image:
-            if image.size != size:
-                raise ValueError(f'{image.size} pixels instead of {size}')
-            return np.asarray(image.convert('L')) > 0
-    except Exception as error:  # the decoders of Pillow raise many kinds
-        raise LabelError(f'{place}: the mask cannot be read ({reason(error)})') from None
+        return base.read_points(points)
+    raise ValueError(f'shapes of the type {kind} are not supported')

@@ -9,10 +9,10 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from ...base.errors import UserError
-from ...base.finder import IMAGE_SUFFIXES, is_hidden
+from ...base.finder import is_hidden
 from ..transforms.rotation import rotated_box
 from . import areas, base, brush_rle
-from .base import ForeignDataset, LabelError, Shape, Size
+from .base import ForeignDataset, LabelError, Problems, Shape, Size
 
 NAMES = ('rectanglelabels', 'polygonlabels', 'brushlabels', 'ellipselabels', 'labels')
 UNSUPPORTED = ('bitmask', 'bitmasklabels', 'vector', 'vectorlabels', 'videorectangle')
@@ -48,33 +48,29 @@ class LabelstudioDataset(ForeignDataset):
             )
         self._file = base.absolute(files[0])
         tasks = base.read_json(self._file)
-        if not isinstance(tasks, list) or not all(map(_is_task, tasks)):
+        is_list = isinstance(tasks, list)
+        if not is_list or not all({'data', 'annotations'} <= task.keys() for task in tasks):
             raise UserError(
                 f'{self._file} is not a list of tasks with data and annotations: export the '
                 'project from Label Studio as JSON (not as JSON-MIN)'
             )
         self._results: dict[Path, list[tuple[int, dict]]] = {}  # each with its number in the task
         for task in tasks:
-            try:
-                self._add(task)
-            except LabelError as error:
-                self.problems.append(error)
+            place = f'{self._file}: task {task.get("id")}'
+            with self.problems.noted(place):
+                self._add(task, place)
 
-    def _add(self, task: dict) -> None:
-        place = f'{self._file}: task {task.get("id")}'
-        given = [entry for entry in task['annotations'] if not entry.get('was_cancelled')]
-        if not given:
+    def _add(self, task: dict, place: str) -> None:
+        done = [entry for entry in task['annotations'] if not entry.get('was_cancelled')]
+        if not done:
             self.remarks[NOT_LABELED] += 1
             return
-        truths = [entry for entry in given if entry.get('ground_truth')] or given
+        truths = [entry for entry in done if entry.get('ground_truth')] or done
         if len(truths) > 1:
-            raise LabelError(
-                f'{place} has {len(truths)} annotations: delete all but one, or mark one as ground '
-                'truth'
+            raise ValueError(
+                f'{len(truths)} annotations: delete all but one, or mark one as ground truth'
             )
-        results = truths[0].get('result')
-        if not isinstance(results, list) or not all(isinstance(r, dict) for r in results):
-            raise LabelError(f'{place}: the result of its annotation is not a list of objects')
+        results = truths[0]['result']
         areas_of = {_image_of(r): [] for r in results if r.get('type') in AREAS} or {(None, 0): []}
         first = next(iter(areas_of.values()))
         for numbered in enumerate(results, 1):
@@ -85,7 +81,7 @@ class LabelstudioDataset(ForeignDataset):
             images.setdefault(image, []).extend(numbered)
         for image, numbered in images.items():
             self.add_image(image, self._file)
-            self._results.setdefault(image, numbered)
+            self._results[image] = numbered
 
     def _find_image(self, data: Mapping[str, Any], tag: str | None, page: int, place: str) -> Path:
         """Return the image that a tag of the labeling configuration shows.
@@ -93,33 +89,26 @@ class LabelstudioDataset(ForeignDataset):
         The data of the task has a field with the name of the tag, or only one image.
         """
         fields = [tag] if tag in data else sorted(data, key=lambda field: field != 'image')
-        named, found, problems = [], [], []
+        files, problems = {}, Problems()
         for field in fields:
             pages = data[field]
             address = pages[page] if isinstance(pages, list) and page < len(pages) else pages
-            try:
-                found.append(self._file_of(address, place))
-                named.append(field)
-            except LabelError as error:
-                problems.append(error)
-                named += [field] * str(address).lower().endswith(IMAGE_SUFFIXES)
-        if len(named) > 1 and len({*found}) + len(problems) > 1:
-            raise LabelError(
-                f'{place}: is {tag} the image {" or ".join(named)}? Give the Image tag of the '
-                'labeling configuration the name of its field, and export the project again'
+            with problems.noted(place):
+                files[field] = self._file_of(address, place)
+        if len({*files.values()}) > 1:
+            raise ValueError(
+                f'is {tag} the image {" or ".join(files)}? Give the Image tag of the labeling '
+                'configuration the name of its field, and export the project again'
             )
-        if not found:
-            raise problems[0] if problems else LabelError(f'{place}: {NO_IMAGE}')
-        return found[0]
+        if not files:
+            raise problems[0] if problems else ValueError(NO_IMAGE)
+        return next(iter(files.values()))
 
     def _file_of(self, address: Any, place: str) -> Path:
         """Return the file of an address: the address of an upload or of a local file."""
         if not isinstance(address, str) or len(address) > MAX_ADDRESS:
-            raise LabelError(f'{place}: {NO_IMAGE}')
-        try:
-            url = urlsplit(address)
-        except ValueError as error:
-            raise LabelError(f'{place}: {address} is not an address ({error})') from None
+            raise ValueError(NO_IMAGE)
+        url = urlsplit(address)
         path = (parse_qs(url.query).get('d') or [unquote(url.path)])[0]
         name = posixpath.basename(path)
         # The last parts of the path, the longest first.
@@ -141,21 +130,17 @@ class LabelstudioDataset(ForeignDataset):
                 self.remarks[LEFT_OUT] += kind not in PLAIN
                 continue
             labels.append((place, result))
-            sides = result.get('original_width'), result.get('original_height')
-            sizes.add(tuple(map(int, base.read_numbers(sides, f'{place}: size'))))
+            sizes.add((int(result['original_width']), int(result['original_height'])))
         if len(sizes) > 1:
-            raise LabelError(f'{self._file}: {image.name}: results for images of the sizes {sizes}')
+            raise ValueError(f'{image.name}: results for images of the sizes {sizes}')
         return labels, next(iter(sizes), None)
 
     def parse_label(self, label: dict, size: Size, place: str) -> tuple[str, list[Shape], bool]:
-        value, names = label['value'], label['value'].get(label['type'])
-        if not isinstance(names, list) or len(names) != 1:
-            raise LabelError(f'{place}: {names} instead of a list of one label')
+        value = label['value']
+        (name,) = value[label['type']]
         if label.get('image_rotation'):
-            raise LabelError(
-                f'{place}: the image was rotated in Label Studio: rotate it back there'
-            )
-        return base.clean_name(names[0], place), [_shape(value, size, place)], False
+            raise ValueError('the image was rotated in Label Studio: rotate it back there')
+        return base.clean_name(name), [_shape(value, size)], False
 
 
 def _image_of(result: dict) -> tuple[str, int]:
@@ -164,30 +149,17 @@ def _image_of(result: dict) -> tuple[str, int]:
     return str(result.get('to_name')), page if type(page) is int and page > 0 else 0
 
 
-def _is_task(task: Any) -> bool:
-    return (
-        isinstance(task, dict)
-        and isinstance(task.get('data'), dict)
-        and isinstance(task.get('annotations'), list)
-        and all(isinstance(entry, dict) for entry in task['annotations'])
-    )
-
-
-def _shape(value: dict, size: Size, place: str) -> Shape:
+def _shape(value: dict, size: Size) -> Shape:
     """Return the shape of a result, whose coordinates are percentages of the image."""
 
     def pixels(*names: str) -> list[float]:
-        percentages = base.read_numbers([value.get(name) for name in names], place)
-        return _scaled(percentages, size)
+        return _scaled([float(value[name]) for name in names], size)
 
-    if value.get('format') == 'rle' or 'rle' in value:
-        try:
-            return brush_rle.decode(value['rle'], size[::-1])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise LabelError(f'{place}: the brush cannot be read ({error})') from None
+    if 'rle' in value:
+        return brush_rle.decode(value['rle'], size[::-1])
     if 'points' in value:
-        return _scaled(base.read_points(value['points'], place), size)
-    (degrees,) = base.read_numbers([value.get('rotation') or 0], place)
+        return _scaled(base.read_points(value['points']), size)
+    degrees = float(value.get('rotation') or 0)
     if 'radiusX' in value:
         return areas.ellipse(pixels('x', 'y'), pixels('radiusX', 'radiusY'), degrees)
     (x, y), (width, height) = pixels('x', 'y'), pixels('width', 'height')

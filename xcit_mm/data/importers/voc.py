@@ -5,9 +5,9 @@ from pathlib import Path
 from xml.etree.ElementTree import Element
 
 from ...base.errors import UserError
-from ...base.finder import IMAGE_SUFFIXES, LeftOut, subfolders
+from ...base.finder import LeftOut, find_files, spelled, subfolders
 from . import base
-from .base import SPLITS, FilesByName, ForeignDataset, LabelError, Shape, Size
+from .base import SPLITS, ForeignDataset, Shape, Size
 
 IMAGES, ANNOTATIONS = 'JPEGImages', 'Annotations'
 OF_CLASS = re.compile(r' (-1|0|1)$')  # the end of a line in a list of the images of a class
@@ -34,32 +34,25 @@ class VocDataset(ForeignDataset):
             self._find_images(year)
 
     def _find_images(self, year: Path) -> None:
-        left = LeftOut()
-        images = FilesByName(year / IMAGES, IMAGE_SUFFIXES, left)
-        labels = FilesByName(year / ANNOTATIONS, ('.xml',), left)
+        left, images, labels = LeftOut(), year / IMAGES, year / ANNOTATIONS
+        files = {*find_files(labels, ('.xml',), left)}
         self.remarks.update(left.remarks())
-        all_labels = [file for files in labels.files.values() for file in files]
         listed = self._read_lists(year / 'ImageSets' / 'Main')
-        if not listed:
-            for name, files in labels.files.items():  # a folder may have the name of a split
-                split = base.split_of(name.rpartition('/')[0].partition('/')[0]) or 'train'
-                listed.setdefault(split, []).extend((str(file), name) for file in files)
+        for file in sorted(files) if not listed else ():
+            name = file.relative_to(labels).with_suffix('').as_posix()
+            split = base.split_of(name.partition('/')[0]) or 'train'  # a folder may be a split
+            listed.setdefault(split, []).append((str(file), name))
         for split, entries in listed.items():
             for place, name in entries:
-                try:
-                    image = images.only(name, place)
-                    path = image.relative_to(images.folder).with_suffix('').as_posix()
-                    if labels.find(path):
-                        label = labels.only(path, place)
-                    else:  # it does not exist, which is reported when it is read
-                        label = year / ANNOTATIONS / f'{path}.xml'
-                except LabelError as error:
-                    self.problems.append(error)
-                    continue
-                self.splits.setdefault(split, []).append(image)
-                self.labels[image] = label
-        unused = {*all_labels} - {*self.labels.values()}
-        self.leave_out('XML files without an image or not listed', sorted(unused))
+                with self.problems.noted(place):
+                    name = name.strip('"')  # datumaro quotes names with spaces
+                    image = base.find_image(name, [images / name], place)
+                    path = image.relative_to(images).with_suffix('')
+                    # A file that does not exist is reported when it is read.
+                    self.labels[image] = spelled(labels / f'{path}.xml')
+                    self.splits.setdefault(split, []).append(image)
+        unused = sorted(files - {*self.labels.values()})
+        self.leave_out('XML files without an image or not listed', unused)
 
     def _read_lists(self, folder: Path) -> dict[str, list[tuple[str, str]]]:
         """Return the places and the names of the images of each split."""
@@ -79,17 +72,17 @@ class VocDataset(ForeignDataset):
         objects = enumerate(root.findall('object'), 1)
         labels = [(f'{file}: object {number}', element) for number, element in objects]
         sides = [root.findtext(f'size/{side}', '0') for side in ('width', 'height')]
-        width, height = map(int, base.read_numbers(sides, f'{file}: size'))
+        width, height = (int(float(side)) for side in sides)
         return labels, (width, height) if width and height else None
 
     def parse_label(self, label: Element, size: Size, place: str) -> tuple[str, list[Shape], bool]:
-        name = base.clean_name(label.findtext('name'), place)
+        name = base.clean_name(label.findtext('name'))
         corners = [label.findtext(f'bndbox/{key}') for key in ('xmin', 'ymin', 'xmax', 'ymax')]
-        x1, y1, x2, y2 = numbers = base.read_numbers(corners, place)
+        x1, y1, x2, y2 = numbers = [*map(float, corners)]
         if max(numbers) <= 1 and not all(number.is_integer() for number in numbers):
-            raise LabelError(
-                f'{place}: no corner exceeds 1, so the coordinates look relative: multiply them by '
-                'the width and height of the image'
+            raise ValueError(
+                'no corner exceeds 1, so the coordinates look relative: multiply them by the width '
+                'and height of the image'
             )
         is_difficult = label.findtext('difficult', '0').strip().lower() in ('1', 'true')
         return name, [[x1 - 1, y1 - 1, x2, y2]], is_difficult  # VOC counts from 1 to the last pixel

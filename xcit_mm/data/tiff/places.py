@@ -1,7 +1,6 @@
 """Where an image lies on a map, according to its file or a small file next to it."""
 
 import math
-import time
 import warnings
 from collections.abc import Sequence
 from functools import lru_cache
@@ -22,7 +21,6 @@ from .reference_systems import crs_of, require_plain
 RASTERS = dict.fromkeys(('.tif', '.tiff', '.btf', '.tf8'), 'GTiff') | {'.jp2': 'JP2OpenJPEG'}
 ALONE = dict(GDAL_DISABLE_READDIR_ON_OPEN='EMPTY_DIR')  # GDAL does not open files next to the image
 MAX_SIDECAR = 2**26  # bytes
-SETTLED = 2  # seconds after its last change, a file is taken as complete
 SAME_PIXEL = 0.5  # pixels; grids whose pixels are less apart count as the same grid
 SURVEY = 5  # two grids are compared at so many places along each axis
 
@@ -97,10 +95,7 @@ def place_of_file(path: Path) -> Place:
 
     try:
         status = path.stat()
-        # A file that was just written may change again within the resolution of its time.
-        is_settled = time.time() - status.st_mtime > SETTLED
-        read = _stored_place if is_settled else _stored_place.__wrapped__
-        place = read(path.absolute(), status.st_mtime_ns, status.st_size)
+        place = _stored_place(path.absolute(), status.st_mtime_ns, status.st_size)
     except (RasterioError, OSError):  # reported when the pixels are read
         return NOWHERE
     return _with_sidecars(place, path)

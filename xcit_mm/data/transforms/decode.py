@@ -18,7 +18,7 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.PpmImagePlugin import PpmImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from ...base.errors import ArgumentError, UserError
+from ...base.errors import ArgumentError, UserError, printable, reason
 from ...base.file_headers import TIFF
 from ...base.files import read_regular
 from ...base.finder import spelled
@@ -77,6 +77,12 @@ class BadImageError(Exception):
 
     def __str__(self) -> str:
         return ': '.join(filter(None, self.args))
+
+
+def explained(error: Exception) -> str:
+    """Return an error of a reader as a sentence, with its type unless it is one of ours."""
+    is_ours = isinstance(error, (BadImageError, UserError))
+    return printable(str(error)) if is_ours else reason(error)
 
 
 class SampleError(Exception):

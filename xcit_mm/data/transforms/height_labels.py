@@ -19,16 +19,12 @@ from .decode import (
     require_same_place,
 )
 
-OTHER_BANDS = 'its heights are not a single band'
-NOT_REAL = 'its heights are not real numbers'
-NOT_FINITE = 'its heights have infinite values'
-
 Heights = TypeVar('Heights')  # an array of NumPy or a tensor
 
 
 @TRANSFORMS.register_module()
 class LoadHeights:
-    """Load the heights of an image from a TIFF file with one band of any real type.
+    """Load the heights of an image from the first band of a TIFF file, of any real type.
 
     Pixels that the file marks as missing, by its no-data value, a mask or NaN, have no label. They
     become NaN, which losses and metrics ignore. The scale and the offset that a file names are
@@ -41,7 +37,7 @@ class LoadHeights:
 
     Raises:
         BadImageError: If the file is missing or damaged, has another size than the image or lies
-            elsewhere on the map, has several bands or infinite values, or no pixel with a label.
+            elsewhere on the map, or has no pixel with a label.
     """
 
     def __init__(self, nodata: float | None = None, backend_args: dict | None = None) -> None:
@@ -68,10 +64,6 @@ def decode_heights(data: bytes, size: Size, nodata: float | None = None) -> np.n
     """
     try:
         with opened_tiff(data) as (file, _):
-            if file.count != 1:
-                raise BadImageError(OTHER_BANDS, f'{file.count} bands')
-            if np.dtype(file.dtypes[0]).kind not in 'iuf':
-                raise BadImageError(NOT_REAL, file.dtypes[0])
             if (file.width, file.height) != size:
                 sizes = f'{size[0]}x{size[1]} pixels instead of {file.width}x{file.height}'
                 raise BadImageError(LABELS_OF_OTHER_SIZE, sizes)
@@ -82,8 +74,6 @@ def decode_heights(data: bytes, size: Size, nodata: float | None = None) -> np.n
     is_missing = np.ma.getmaskarray(values) | (values.data == nodata)
     heights = (values.data * scale + offset).astype(np.float32)
     heights[is_missing] = np.nan
-    if np.isinf(heights).any():
-        raise BadImageError(NOT_FINITE, 'nodata=NUMBER of LoadHeights marks them as missing')
     if np.isnan(heights).all():
         raise BadImageError(NO_LABELS)
     return heights

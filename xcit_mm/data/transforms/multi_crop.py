@@ -68,27 +68,6 @@ class MultiCrop:
         offset: float = 0.4,
         per_band: float = 0.1,
     ) -> None:
-        for name, size in (('global_size', global_size), ('local_size', local_size)):
-            if type(size) is not int or size < 1:
-                raise ArgumentError(f'MultiCrop: {name}={size!r} is not a positive integer')
-        if type(num_local) is not int or num_local < 0:
-            raise ArgumentError(f'MultiCrop: num_local={num_local!r} is not a number of crops')
-        if num_local and local_size > global_size:
-            raise ArgumentError(
-                f'MultiCrop: local_size={local_size} is larger than global_size={global_size}: the '
-                'local crops are the small ones'
-            )
-        for name, scale in (('global_scale', global_scale), ('local_scale', local_scale)):
-            is_pair = isinstance(scale, Sequence) and len(scale) == 2
-            if not is_pair or not 0 < scale[0] <= scale[1] <= 1:
-                raise ArgumentError(
-                    f'MultiCrop: {name}={scale!r} is not a smallest and a largest share of the '
-                    'area, such as (0.25, 1)'
-                )
-        shares = dict(flip=flip, vertical=vertical, gain=gain, offset=offset, per_band=per_band)
-        for name, share in shares.items():
-            if not 0 <= share <= 1:
-                raise ArgumentError(f'MultiCrop: {name}={share!r} is not a number from 0 to 1')
         if color not in COLORS:
             raise ArgumentError(f'MultiCrop: color={color!r} is not one of {", ".join(COLORS)}')
         self.color, self.num_local = color, num_local
@@ -121,11 +100,6 @@ class MultiCrop:
     def _change_of(self, image: Tensor) -> nn.Module:
         """Return the module that changes the colors of the crops of an image."""
         is_rgb = image.dtype == torch.uint8 and len(image) == RGB
-        if self.color == 'rgb' and not is_rgb:
-            raise ArgumentError(
-                f"MultiCrop: color='rgb' needs uint8 and 3 channels, but an image has "
-                f"{str(image.dtype).removeprefix('torch.')} and {len(image)}: write color='bands'"
-            )
         if self.color == 'none':
             return nn.Identity()
         if is_rgb and self.color != 'bands':

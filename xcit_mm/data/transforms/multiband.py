@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
-from ...base.errors import ArgumentError, UserError
+from ...base.errors import UserError
 from ...base.file_headers import TIFF
 from ..tiff.places import shown_orientation
 from ..tiff.tiff_bands import opened_tiff, page_names, read_bands, read_pages, upright
@@ -37,7 +37,6 @@ class LoadMultiband(LoadImage):
     Raises:
         BadImageError: If the image or its label image is missing or damaged, or has another size
             than annotated, another number of bands, or values that are not finite.
-        ArgumentError: If ``channels`` or ``rgb`` is invalid.
     """
 
     def __init__(
@@ -47,11 +46,7 @@ class LoadMultiband(LoadImage):
         rgb: tuple[int, int, int] | None = None,
     ) -> None:
         super().__init__()
-        if type(channels) is not int or channels < 1:
-            raise ArgumentError(f'LoadMultiband: channels={channels!r} is not a positive integer')
         rgb = ((0, 1, 2) if channels > 2 else (0, 0, 0)) if rgb is None else tuple(rgb)
-        if len(rgb) != 3 or not {*rgb} <= {*range(channels)}:
-            raise ArgumentError(f'LoadMultiband: rgb={rgb} does not name 3 of 0..{channels - 1}')
         self.channels, self.nan, self.rgb = channels, nan, rgb
 
     def decode(

@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from mmengine.dataset import BaseDataset
 
-from ...base.errors import ArgumentError
 from ...base.geometry import Span, Window, length
 from ...data.transforms.decode import BadImageError, SampleError
-from .read_window import ReadWindow
 
 NO_DATA = 'no window with data was found in it'
 MAX_DRAWS = 32  # windows that are drawn until one has enough pixels with data
@@ -61,14 +59,8 @@ class DrawnWindows(BaseDataset):
         min_valid: float = 0.5,
         **kwargs: Any,
     ) -> None:
-        name = type(self).__name__
-        size = (window, window) if isinstance(window, int) else tuple(window)
-        if len(size) != 2 or not all(type(n) is int and n > 0 for n in size):
-            raise ArgumentError(f'{name}: window={window!r} is not a size in pixels')
-        if length is not None and (type(length) is not int or length < 1):
-            raise ArgumentError(f'{name}: length={length!r} is not a positive integer')
-        require_share(name, min_valid=min_valid)
-        self.size, self._length, self._min_valid = size, length, min_valid
+        self.size = (window, window) if isinstance(window, int) else tuple(window)
+        self._length, self._min_valid = length, min_valid
         self._open: OrderedDict[int, dict] = OrderedDict()
         super().__init__(*args, **kwargs)
 
@@ -82,12 +74,7 @@ class DrawnWindows(BaseDataset):
     def full_init(self) -> None:
         if self._fully_initialized:
             return
-        self._reader = next(iter(self.pipeline.transforms), None)
-        if not isinstance(self._reader, ReadWindow):
-            raise ArgumentError(
-                f'{type(self).__name__}: the first transform of its pipeline is '
-                f'{type(self._reader).__name__}: use ReadWindow'
-            )
+        self._opener = self.pipeline.transforms[0].opener  # of ReadWindow
         super().full_init()
         sizes = np.array([(info['height'], info['width']) for info in self.data_list])
         self._areas = sizes.prod(axis=1) / sizes.prod(axis=1).sum()
@@ -135,18 +122,11 @@ class DrawnWindows(BaseDataset):
         """Place a window at random so that it shows what was chosen."""
         info = self.data_list[choice.scene]
         size = info['height'], info['width']
-        shown = self._shown(choice, size, rng)
-        spans = zip(shown or (None, None), self.size, size, strict=True)
+        shown = (None, None) if choice.label is None else self._shown(choice, size, rng)
+        spans = zip(shown, self.size, size, strict=True)
         window = Window(*(_placed(*span, rng) for span in spans))
         is_valid = self._opened(choice.scene)['img'].valid(window)
         return Drawn(choice.scene, window, is_valid, 1 if is_valid is None else is_valid.mean())
-
-    def _shown(
-        self, choice: Choice, size: tuple[int, int], rng: np.random.Generator
-    ) -> Window | None:
-        """Return the part of a scene (H, W) that a window has to show, or None for any place."""
-        del choice, size, rng
-        return None
 
     def _of_window(self, drawn: Drawn) -> dict:
         """Return what the pipeline gets of a window in addition to the open scene."""
@@ -162,7 +142,7 @@ class DrawnWindows(BaseDataset):
         return self._open[scene]
 
     def _opened_now(self, scene: int) -> dict:
-        return self._reader.opener(self.data_list[scene])
+        return self._opener(self.data_list[scene])
 
     @contextmanager
     def _named(self, scene: int) -> Iterator[None]:
@@ -171,13 +151,6 @@ class DrawnWindows(BaseDataset):
             yield
         except Exception as error:  # decoders and transforms raise many kinds
             raise SampleError(self.data_list[scene]['img_path'], error) from error
-
-
-def require_share(name: str, **shares: float) -> None:
-    """Refuse arguments of a class that are not numbers from 0 to 1."""
-    for argument, share in shares.items():
-        if not 0 <= share <= 1:
-            raise ArgumentError(f'{name}: {argument}={share!r} is not a number from 0 to 1')
 
 
 def _placed(shown: Span | None, side: int, size: int, rng: np.random.Generator) -> Span:

@@ -11,17 +11,13 @@ from mmdet.registry import DATASETS
 from shapely.geometry import MultiPolygon, Polygon
 
 from ...base.errors import UserError
-from ...base.finder import LeftOut, find_files
 from ...data.audit.annotations import require_few_pixels
 from ...data.datasets.coco import CheckedCocoDataset, indexed
 from ..files.image_source import ImageSource
 from ..files.open_image import open_header
-from ..labels.labeled_polygons import (
-    label_of,
-    require_polygon,
-    without_holes,
-)
+from ..labels.labeled_polygons import label_of, without_holes
 from ..labels.read_features import in_pixels, read_features
+from .scenes_dataset import images_of
 
 OBJECTS = 'objects'  # the name of their folder in data_prefix
 SUFFIX = '.geojson'
@@ -75,27 +71,14 @@ class GeoJSONDataset(CheckedCocoDataset):
         return super().load_data_list()
 
     def COCOAPI(self, path: str) -> COCO:  # noqa: N802  mmdet calls it to read the file
-        folder, left = Path(self.data_prefix['img']), LeftOut()
-        images = sorted(find_files(folder, [self._img_suffix], left))
-        self.remark = left.sentence(folder)
-        if not images:
-            raise UserError(
-                f'{folder} has no images *{self._img_suffix}: set their folder in data_prefix and '
-                'their suffix in img_suffix'
-            )
-        classes = self.metainfo['classes']
-        content: dict[str, list] = dict(
-            images=[],
-            annotations=[],
-            categories=[dict(id=i, name=name) for i, name in enumerate(classes, 1)],
-        )
-        for number, image in enumerate(images, 1):
-            name = image.relative_to(folder)
-            source = open_header(image)
+        content: dict[str, list] = dict(images=[], annotations=[])
+        content['categories'] = [dict(id=i, name=name) for i, name in enumerate(self.classes, 1)]
+        folder = Path(self.data_prefix['img'])
+        for number, image in enumerate(images_of(self, self._img_suffix), 1):
+            name, source = image.relative_to(folder), open_header(image)
             height, width = source.shape[:2]
-            content['images'].append(
-                dict(id=number, file_name=name.as_posix(), height=height, width=width)
-            )
+            size = dict(height=height, width=width)
+            content['images'].append(dict(id=number, file_name=name.as_posix(), **size))
             file = (Path(path) / name).with_suffix(SUFFIX)
             for feature, (label, parts) in enumerate(self._objects(file, source), 1):
                 annotation = dict(image_id=number, category_id=label + 1, iscrowd=0)
@@ -105,6 +88,10 @@ class GeoJSONDataset(CheckedCocoDataset):
         if self._encodes_masks:
             require_few_pixels(path, content['images'])
         return indexed(COCO(), content)
+
+    @property
+    def classes(self) -> Sequence[str]:
+        return self.metainfo['classes']
 
     def _place(self, info: dict, annotation_id: int) -> tuple[str, int]:
         return self._places[annotation_id]
@@ -120,8 +107,7 @@ class GeoJSONDataset(CheckedCocoDataset):
         pairs = zip(features.geometries, features.properties, strict=True)
         for number, (shape, properties) in enumerate(pairs, 1):
             place = f'{path}: feature {number}'
-            label = label_of(properties, self._class_property, self.metainfo['classes'], place)
-            require_polygon(shape, place)
+            label = label_of(properties, self._class_property, self.classes, place)
             yield label, [*without_holes(shape)]
 
 

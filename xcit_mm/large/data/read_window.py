@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
-from ...base.errors import ArgumentError
 from ...base.geometry import whole
 from ...data.datasets.labels import IGNORED
 from ..files.image_views import MAX_8_BITS
@@ -42,8 +41,6 @@ class ReadWindow:
         self.opener = OpenImage(bands)
         channels = 3 if bands is None else self.opener.loader.channels
         self.fill = np.zeros(channels, np.float32) if fill is None else np.array(fill, np.float32)
-        if self.fill.shape != (channels,):
-            raise ArgumentError(f'ReadWindow: fill={fill} is not a list of {channels} numbers')
 
     def __call__(self, results: dict) -> dict:
         window, size = results['window'], results['window_size']

@@ -23,7 +23,7 @@ import torch
 from mmengine.registry import TRANSFORMS
 from mmengine.structures import BaseDataElement, InstanceData
 
-from ...base.errors import ArgumentError, UserError
+from ...base.errors import UserError
 from ...data.transforms.decode import NO_LABELS, OTHER_SIZE, BadImageError, LoadImage, Size
 from ...data.transforms.multiband import LoadMultiband
 from ..files.image_views import RGBImage
@@ -62,7 +62,7 @@ class OpenImage:
 
     Raises:
         BadImageError: If the image is missing or damaged, or has another size than annotated.
-        UserError: If the image cannot be opened, or its channels or values do not fit.
+        UserError: If the image cannot be opened, or its values do not fit.
     """
 
     def __init__(self, bands: Mapping[str, Any] | None = None) -> None:
@@ -74,14 +74,12 @@ class OpenImage:
         annotated = (results['width'], results['height']) if 'width' in results else None
         decoded = partial(self._decoded, annotated=annotated)
         source = open_image(path, decoded, 3 if bands is None else None)
-        height, width, channels = source.shape
+        height, width = source.shape[:2]
         if annotated not in (None, (width, height)):
             size = '{}x{}'.format(*annotated)
             raise BadImageError(OTHER_SIZE, f'{width}x{height} pixels instead of {size}')
         if bands is None:
             source = RGBImage(source)
-        elif channels != bands.channels:
-            raise UserError(f'{path} has {channels} bands, but the config has {bands.channels}')
         shape = dict(img_shape=(height, width), ori_shape=(height, width), scale_factor=(1.0, 1.0))
         return results | dict(img=source, bands=bands, flip=False, flip_direction=None) | shape
 
@@ -155,7 +153,8 @@ class FlipAndTurn:
     """Flip and turn an image as a whole, with its labels or objects, without a copy.
 
     With the default probabilities, each of the eight symmetries is equally likely. Quarter turns
-    suit tiled files: see :class:`.TurnedImage`.
+    suit tiled files: see :class:`.TurnedImage`. It follows the transforms that load labels or
+    objects.
 
     Args:
         horizontal: The probability that left and right are exchanged.
@@ -165,11 +164,6 @@ class FlipAndTurn:
 
     def __init__(self, horizontal: float = 0.5, vertical: float = 0.5, turn: float = 0.5) -> None:
         self.probabilities = turn, vertical, horizontal
-        if not all(0 <= p <= 1 for p in self.probabilities):
-            raise ArgumentError(
-                f'FlipAndTurn: horizontal={horizontal}, vertical={vertical} and turn={turn} are '
-                'not all numbers from 0 to 1'
-            )
 
     def __call__(self, results: dict) -> dict:
         symmetry = Symmetry(*(np.random.random(3) < self.probabilities).tolist())
@@ -195,10 +189,7 @@ class DistortColors:
     """Change the brightness, contrast, saturation and hue of an image, each with probability 0.5.
 
     The arguments and the random numbers are the same as in mmseg's ``PhotoMetricDistortion``. The
-    numbers are drawn once for the whole image and applied to each window of it.
-
-    Raises:
-        UserError: If the image is not an RGB image.
+    numbers are drawn once for the whole image, which is RGB, and applied to each window of it.
     """
 
     def __init__(
@@ -213,11 +204,6 @@ class DistortColors:
         self.hue_range = -hue_delta, hue_delta
 
     def __call__(self, results: dict) -> dict:
-        if results['bands'] is not None:
-            raise UserError(
-                f'{results["img_path"]}: DistortColors changes only RGB images, not images with '
-                f'{results["bands"].channels} bands: remove it from the pipeline'
-            )
         return results | dict(img=DistortedImage(results['img'], self.draw()))
 
     def draw(self) -> ColorDistortion:

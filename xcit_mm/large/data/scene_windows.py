@@ -2,21 +2,18 @@
 
 import math
 import pickle
-from time import monotonic
 from typing import Any
 
 import numpy as np
-from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 
 from ...base.errors import UserError
 from ...base.geometry import Window
-from ...base.progress import LOG_INTERVAL
 from ...data.datasets.labels import LabelRule
 from ...data.transforms.decode import BadImageError
 from ..labels.class_cells import ClassCells, count_cells
 from ..labels.label_windows import LabelWindows
-from .drawn_windows import Choice, Drawn, DrawnWindows, require_share
+from .drawn_windows import Choice, Drawn, DrawnWindows
 from .scene_transforms import LoadObjects, OpenLabels, labels_of
 from .scenes_dataset import Scenes
 
@@ -48,7 +45,6 @@ class SceneWindows(DrawnWindows, Scenes):
         min_visible: float = 0.3,
         **kwargs: Any,
     ) -> None:
-        require_share(type(self).__name__, min_visible=min_visible)
         self._balanced, self._min_visible = balanced, min_visible
         super().__init__(*args, **kwargs)
 
@@ -60,7 +56,8 @@ class SceneWindows(DrawnWindows, Scenes):
         self._labels: list[LabelWindows | bytes] = []
         self._cells: list[ClassCells] = []
         if not self._with_objects:
-            self._open_all_labels()
+            for info in self.data_list:
+                self._open_labels(info)
         elif not any(len(info['polygons'].shapes) for info in self.data_list):
             raise UserError(
                 f'none of the {len(self.data_list)} scenes in {self.data_prefix["img"]} has an '
@@ -77,7 +74,7 @@ class SceneWindows(DrawnWindows, Scenes):
             metainfo=self._metainfo,
             data_prefix=self.data_prefix,
             with_objects=self._with_objects,
-            pipeline=[self._reader.opener, load],
+            pipeline=[self._opener, load],
             lazy_init=True,
         )
         scenes.data_list, scenes._fully_initialized = self.data_list, True
@@ -98,12 +95,8 @@ class SceneWindows(DrawnWindows, Scenes):
         entry = np.searchsorted(until, rng.integers(until[-1]), side='right')
         return Choice(int(scenes[entry]), label, int(parts[entry]))
 
-    def _shown(
-        self, choice: Choice, size: tuple[int, int], rng: np.random.Generator
-    ) -> Window | None:
+    def _shown(self, choice: Choice, size: tuple[int, int], rng: np.random.Generator) -> Window:
         """Return the window of a chosen object, or one pixel of a class in a cell."""
-        if choice.label is None:
-            return None
         if self._with_objects:
             shape = self.data_list[choice.scene]['polygons'].shapes[choice.part]
             return Window.around(shape.bounds, size)
@@ -123,20 +116,10 @@ class SceneWindows(DrawnWindows, Scenes):
             opened['label_windows'] = labels.of_image(opened['img'])
         return opened
 
-    def _open_all_labels(self) -> None:
-        logged = monotonic()
-        for number, info in enumerate(self.data_list):
-            if monotonic() - logged > LOG_INTERVAL:
-                logged = monotonic()
-                print_log(
-                    f'counted the labels of {number} of {len(self.data_list)} scenes', 'current'
-                )
-            self._open_labels(info)
-
     def _open_labels(self, info: dict) -> None:
         """Open the labels of a scene, and count their pixels."""
         try:
-            labels = labels_of(self._reader.opener(info))
+            labels = labels_of(self._opener(info))
         except BadImageError as error:
             raise UserError(f'{info["img_path"]}: {error}') from None
         labels.require_classes(LabelRule(len(self.classes), labels.ignore))

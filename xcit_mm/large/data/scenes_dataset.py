@@ -3,6 +3,8 @@
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,10 @@ from mmengine.registry import DATASETS
 from shapely.geometry import Polygon, box
 
 from ...base.errors import ArgumentError, UserError, printable
+from ...base.finder import LeftOut, find_files
 from ...base.geometry import whole
 from ...data.audit import annotations as problems
 from ...data.audit.annotations import find_problem, read_annotations, usable_mask
-from ...data.datasets.image_folders import images_below
 from ...data.datasets.labels import IGNORED
 from ..files.image_source import ImageSource
 from ..files.open_image import image_size, open_header
@@ -82,26 +84,9 @@ class Scenes(BaseDataset):
     def classes(self) -> Sequence[str]:
         return self._metainfo.get('classes') or ()
 
-    def full_init(self) -> None:
-        if self._fully_initialized:
-            return
-        if not self.classes:
-            raise ArgumentError(f'{type(self).__name__} needs metainfo=dict(classes=(...))')
-        if self._background is not None and self._background not in self.classes:
-            raise ArgumentError(
-                f'{type(self).__name__}: background={self._background!r} is not one of the classes '
-                f'{", ".join(self.classes)}'
-            )
-        is_raster = not self.ann_file and not self._suffixes[1].lower().endswith(FEATURES)
-        if self._with_objects and is_raster:
-            raise ArgumentError(
-                f'{type(self).__name__}: label_suffix={self._suffixes[1]!r} names images of labels,'
-                f' but a detector needs polygons: use {", ".join(FEATURES)} or an ann_file'
-            )
-        super().full_init()
-
     def load_data_list(self) -> list[dict]:
-        images = self._listed_in_file() if self.ann_file else self._listed_in_folder()
+        images = [*(self._listed_in_file() if self.ann_file else self._listed_in_folder())]
+        log_remark(self)
         return [self._described(*image) for image in images]
 
     def get_data_info(self, idx: int) -> dict:
@@ -120,22 +105,11 @@ class Scenes(BaseDataset):
     def _listed_in_folder(self) -> Iterator[tuple[Path, int, Path | LabeledPolygons]]:
         folder, (img_suffix, label_suffix) = Path(self.data_prefix['img']), self._suffixes
         of_labels = Path(self.data_prefix.get(LABELS, folder))
-        (images,) = images_below(self, [folder], [img_suffix])
-        if of_labels == folder and label_suffix != img_suffix:  # NAME_labels.tif is not an image
-            images = [path for path in images if not path.name.endswith(label_suffix)]
-        if not images:
-            raise UserError(
-                f'{folder} has no images *{img_suffix}: set their folder in data_prefix and their '
-                'suffix in img_suffix'
-            )
-        for number, path in enumerate(images):
+        # NAME_labels.tif is not an image.
+        other = label_suffix if of_labels == folder and label_suffix != img_suffix else None
+        for number, path in enumerate(images_of(self, img_suffix, other)):
             name = path.relative_to(folder)
             labels = of_labels / name.with_name(name.name[: -len(img_suffix)] + label_suffix)
-            if labels == path:
-                raise UserError(
-                    f'{path} would be both an image and its labels: set labels in data_prefix, or '
-                    'label_suffix'
-                )
             if not labels.is_file():
                 raise UserError(
                     f'{labels} with the labels of {path} is missing: write it, or set labels in '
@@ -144,9 +118,7 @@ class Scenes(BaseDataset):
             yield path, number, labels
 
     def _listed_in_file(self) -> Iterator[tuple[Path, int, LabeledPolygons]]:
-        content, remark = read_annotations(self.ann_file, encodes_masks=False)
-        if remark:
-            print_log(printable(remark), 'current')
+        content, self.remark = read_annotations(self.ann_file, encodes_masks=False)
         names = {category['id']: dict(name=category['name']) for category in content['categories']}
         place = f'{self.ann_file}: a category'
         labels = {id_: label_of(n, 'name', self.classes, place) for id_, n in names.items()}
@@ -162,17 +134,14 @@ class Scenes(BaseDataset):
                 if kind is None or problems.CONSEQUENCES[kind][0] != problems.DROPPED:
                     shape, is_ignored = self._annotated(annotation, image)
                     polygons.append((shape, labels[annotation['category_id']], is_ignored))
-            path, size = (
-                Path(self.data_prefix['img'], image['file_name']),
-                (image['height'], image['width']),
-            )
+            path = Path(self.data_prefix['img'], image['file_name'])
+            size = image['height'], image['width']
             _require_size(size, self.ann_file, open_header(path))
             yield path, image['id'], LabeledPolygons.within(size, polygons)
         if kinds:
-            listed = ', '.join(
-                f'{n} x {kind} ({problems.CONSEQUENCES[kind][0]})' for kind, n in kinds.items()
-            )
-            print_log(printable(f'{self.ann_file}: {listed}'), 'current', logging.WARNING)
+            listed = [f'{n} x {k} ({problems.CONSEQUENCES[k][0]})' for k, n in kinds.items()]
+            message = printable(f'{self.ann_file}: {", ".join(listed)}')
+            print_log(message, 'current', logging.WARNING)
 
     def _annotated(self, annotation: dict, image: dict) -> tuple[Any, bool]:
         """Return the polygon of an annotation, and whether it is ignored."""
@@ -191,20 +160,20 @@ class Scenes(BaseDataset):
         if not rings:
             return of_box, True
         parts = [repaired(Polygon(list(zip(r[::2], r[1::2], strict=True))), place) for r in rings]
-        whole_shape = parts[0]
-        for part in parts[1:]:
-            whole_shape = whole_shape | part
-        return whole_shape, False
+        return reduce(or_, parts), False
 
     def _described(self, path: Path, id_: int, labels: Path | LabeledPolygons) -> dict:
         image = open_header(path)
-        height, width = image.shape[:2]
-        info = dict(img_path=str(path), img_id=id_, height=height, width=width)
-        info |= dict(label_map=None, reduce_zero_label=False)
+        info = listed(path, id_, image) | dict(label_map=None, reduce_zero_label=False)
         file = Path(self.ann_file) if self.ann_file else labels
         if isinstance(labels, Path) and labels.suffix.lower() in FEATURES:
             labels = read_polygons(labels, image, self.classes, self._class_property)
         if isinstance(labels, Path):
+            if self._with_objects:
+                raise ArgumentError(
+                    f'{type(self).__name__}: {labels} is an image of labels, but a detector needs '
+                    f'polygons: set label_suffix to {", ".join(FEATURES)}, or an ann_file'
+                )
             if image_size(str(labels)) is not None:  # otherwise, the decoder says what is wrong
                 placed = laid_over(open_header(labels, are_labels=True), image)
                 _require_size(placed.shape[:2], str(labels), image)
@@ -214,6 +183,34 @@ class Scenes(BaseDataset):
         outside = IGNORED if self._background is None else self.classes.index(self._background)
         source = PolygonLabels(file, image.shape[:2], labels, outside, IGNORED)
         return info | dict(seg_map_path=str(file), label_source=source)
+
+
+def images_of(dataset: BaseDataset, suffix: str, other: str | None = None) -> list[Path]:
+    """Return the images of a dataset with a suffix, without those that end with another one.
+
+    The ``remark`` of the dataset says what is left out.
+    """
+    folder, left = Path(dataset.data_prefix['img']), LeftOut()
+    images = sorted(find_files(folder, [suffix], left))
+    images = [path for path in images if other is None or not path.name.endswith(other)]
+    dataset.remark = left.sentence(folder)
+    if not images:
+        raise UserError(
+            f'{folder} has no images *{suffix}: set their folder in data_prefix and their suffix '
+            'in img_suffix'
+        )
+    return images
+
+
+def log_remark(dataset: BaseDataset) -> None:
+    if dataset.remark:
+        print_log(printable(dataset.remark), 'current')
+
+
+def listed(path: Path, id_: int, image: ImageSource) -> dict:
+    """Return what a dataset lists of an image."""
+    height, width = image.shape[:2]
+    return dict(img_path=str(path), img_id=id_, height=height, width=width)
 
 
 def _require_size(size: tuple[int, int], labels: str, image: ImageSource) -> None:

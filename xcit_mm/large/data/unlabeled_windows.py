@@ -1,17 +1,14 @@
 """A dataset that draws windows from large images without labels."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
-from ...base.errors import UserError
-from ...data.datasets.image_folders import images_below
-from ...data.datasets.unexpected_labels import require_no_labels
 from ..files.open_image import open_header
 from .drawn_windows import DrawnWindows
+from .scenes_dataset import images_of, listed, log_remark
 
 
 @DATASETS.register_module()
@@ -28,7 +25,7 @@ class UnlabeledWindows(DrawnWindows):
         img_suffix: The end of the names of the images, which may also be in folders inside.
 
     Raises:
-        UserError: If the folder has no image, an image that cannot be opened, or images of labels.
+        UserError: If the folder has no image, or an image that cannot be opened.
     """
 
     def __init__(
@@ -38,23 +35,13 @@ class UnlabeledWindows(DrawnWindows):
         super().__init__(*args, data_prefix={**data_prefix}, serialize_data=False, **kwargs)
 
     def load_data_list(self) -> list[dict]:
-        folder = Path(self.data_prefix['img'])
-        (images,) = images_below(self, [folder], [self._suffix])
-        if not images:
-            raise UserError(
-                f'{folder} has no images *{self._suffix}: set their folder in data_prefix and '
-                'their suffix in img_suffix'
-            )
-        require_no_labels(folder, images)
-        scenes = []
-        for number, path in enumerate(images):
-            height, width = open_header(path).shape[:2]
-            scenes.append(dict(img_path=str(path), img_id=number, height=height, width=width))
-        return scenes
+        images = images_of(self, self._suffix)
+        log_remark(self)
+        return [listed(path, number, open_header(path)) for number, path in enumerate(images)]
 
     def scenes(self) -> BaseDataset:
         """Return the whole scenes as a dataset of open images."""
         self.full_init()
-        scenes = BaseDataset(pipeline=[self._reader.opener], serialize_data=False, lazy_init=True)
+        scenes = BaseDataset(pipeline=[self._opener], serialize_data=False, lazy_init=True)
         scenes.data_list, scenes._fully_initialized = self.data_list, True
         return scenes

@@ -2,24 +2,23 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...base.errors import ArgumentError, ChangedError, UserError, reason
+from ...base.errors import ArgumentError, ChangedError, UserError, list_folder_hint, reason
 from ...base.geometry import Window, tiles, whole
-from ...base.processes import digest_of_file, shortened
+from ...base.processes import shortened
 from ...data.tiff.places import NOWHERE, Place
 from .no_data import NoData, has_data, representable
 from .pixel_sizes import PixelSize, pixel_size_on_map, to_full_size
 
 MAX_CHANNELS = 2**12  # GDAL visits every band even if it reads only a few of them
+AGAIN = 'run the command again when it is complete'
 TILE = 2048, 2048  # pixels that are read at a time if tiles may have any size
-# How messages about a file that has changed end, with the remedy.
-PREDICTED = 'it was predicted: predict it again when it is complete'
-TRAINED = 'a training step read it: resume the run when it is complete'
 
 
 class WindowError(UserError):
@@ -111,9 +110,10 @@ class ImageSource(ABC):
         """
         if not self.has_gaps:
             return None
-        last = self._last
-        is_known = last is not None and last[0] == window
-        valid = last[1].copy() if is_known else self._guarded(self._valid, window)
+        if self._last is not None and self._last[0] == window:
+            valid = self._last[1].copy()
+        else:
+            valid = self._guarded(self._valid, window)
         return None if valid is None or valid.all() else valid
 
     def valid_box(self) -> Window:
@@ -140,29 +140,28 @@ class ImageSource(ABC):
         """Return what identifies the image: the state of its file or its values, and its level."""
         state = self._state
         if state is None:
-            state = [*self.shape, str(self.dtype), self.content()]
+            state = [*self.shape, str(self.dtype), self._digest(self.windows())]
         return [*state, self.level, str(self.nodata)]
 
     def content(self) -> str:
-        """Return a digest of the file, which is equal on other machines, or of the values."""
-        if self._path is not None:
-            return digest_of_file(self._path)
+        """Return a digest of the values of the middle window, which is equal on other machines."""
+        windows = [*self.windows()]
+        return self._digest([windows[len(windows) // 2]])
+
+    def _digest(self, windows: Iterable[Window]) -> str:
         digest = hashlib.sha256()
-        for window in self.windows():
-            digest.update(self.read(window))
+        for window in windows:
+            digest.update(np.ascontiguousarray(self.read(window)))
         return shortened(digest)
 
     def windows(self) -> Iterator[Window]:
         """Yield windows that cover the image; a file in strips is decoded once for all of them."""
         return tiles(whole(self.shape[:2]), tile_of(self.max_rows))
 
-    def require_unchanged(self, use: str = PREDICTED) -> None:
-        """Raise a ChangedError if the file has changed since it was opened.
-
-        ``use`` is ``PREDICTED`` or ``TRAINED``, the end of the message.
-        """
+    def require_unchanged(self) -> None:
+        """Raise a ChangedError if the file has changed since it was opened."""
         if self._file_state() != self._state:
-            raise ChangedError(f'{self.name} has changed while {use}')
+            raise ChangedError(f'{self.name} has changed while it was read: {AGAIN}')
 
     def _use_level(
         self, level: int, levels: Sequence[tuple[int, int]], place: Place = NOWHERE
@@ -202,6 +201,19 @@ class SourceWithGaps(ImageSource):
     @abstractmethod
     def _read_both(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
         """Return the pixels of a window, and which of them have data."""
+
+
+@contextmanager
+def errors_of(image: str | Path) -> Iterator[None]:
+    """Turn the errors of opening a file into a sentence that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f'{image} does not exist{list_folder_hint(image)}') from None
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f'{image} cannot be opened ({reason(error)})') from None
 
 
 def require_few_channels(name: str, count: int) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from ...base.errors import UserError
 from ...base.geometry import Window
 from ...data.transforms.decode import not_rgb, to_rgb_8_bits
-from .image_source import PREDICTED, ImageSource
+from .image_source import ImageSource
 
 MAX_8_BITS = 255
 
@@ -47,12 +47,8 @@ class ImageView(ImageSource):
         change = [] if self.change is None else [repr(self.change)]
         return [*self.source.identity(), *change]
 
-    def content(self) -> str:
-        change = '' if self.change is None else f' {self.change}'
-        return f'{self.source.content()}{change}'
-
-    def require_unchanged(self, use: str = PREDICTED) -> None:
-        self.source.require_unchanged(use)
+    def require_unchanged(self) -> None:
+        self.source.require_unchanged()
 
     def _valid(self, window: Window) -> np.ndarray | None:
         return self.source.valid(window)

@@ -1,7 +1,6 @@
 """Several image files that make up one image."""
 
 import hashlib
-import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,17 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...base.errors import UserError
+from ...base.files import open_regular
 from ...base.geometry import Window, overlap, shifted
-from ...base.processes import digest_of_file, shortened
+from ...base.processes import shortened
 from ...data.tiff.places import Place
 from .crs_names import crs_name
-from .image_source import SourceWithGaps, state_of_file
-from .levels import RESAMPLE, require_level
+from .image_source import SourceWithGaps, errors_of, state_of_file
+from .levels import require_level
 from .no_data import NoData, has_data, of_bands, representable
-from .rasters import RASTERS, Raster
+from .rasters import Raster
 
 MAX_OPEN = 32  # files at a time
-MIN_COVERED = 0.01  # share of the extent of a mosaic; tiles that cover less are far apart
 OFF_GRID = 0.05  # the fraction of a pixel by which the grids of two tiles may differ
 
 
@@ -53,52 +52,47 @@ class Mosaic(SourceWithGaps):
 
     Args:
         name: The name of the image in messages.
-        size: (H, W) of the full image.
-        tiles: The tiles, the uppermost first.
+        shape: (H, W, bands) of the full image.
+        tiles: The tiles, the uppermost first, with the bands that are read.
         files: All files that belong to the image.
         place: The place of the full image on the map.
-        channels: The number of bands, from the first, that are read. Default: all.
         nodata: The value of pixels without data, instead of the values in all files.
         own_nodata: The values of bands without data, if the mosaic has some besides its tiles.
         level: The number of the level.
 
     Raises:
-        UserError: If a tile cannot be opened or is too small for its place, if its values have
-            another type than the first tile's, or if there is no such level.
+        UserError: If a tile cannot be opened, if its values have another type than the first
+            tile's, or if there is no such level.
     """
 
     def __init__(
         self,
         name: str,
-        size: tuple[int, int],
+        shape: tuple[int, int, int],
         tiles: Sequence[Tile],
         files: Sequence[Path],
         place: Place,
-        channels: int | None = None,
         nodata: float | None = None,
         own_nodata: NoData = None,
         level: int = 0,
     ) -> None:
         self._files, self._opened, self._lock = tuple(files), OrderedDict(), Lock()
         self._named_nodata, levels_of_tiles, row_limits = nodata, [], []
-        count, tiles = len(tiles[0].bands), [_with_first_bands(tile, channels) for tile in tiles]
+        first = self._open(tiles[0], 0)
         for tile in tiles:
             source = self._open(tile, 0)
-            if not levels_of_tiles:
-                first = source
             _require_same_values(first, source)
-            _require_inside(name, tile, source)
             levels_of_tiles.append(_levels(tile, source))
             row_limits += [] if source.max_rows is None else [source.max_rows]
         factors = sorted(set.intersection(*map(set, levels_of_tiles)))
-        levels = [tuple(-(-n // factor) for n in size) for factor in factors]
-        require_level(name, level, levels, RESAMPLE)
-        factor = factors[level]
+        levels = [tuple(-(-n // factor) for n in shape[:2]) for factor in factors]
+        require_level(name, level, levels)
+        factor, channels = factors[level], len(tiles[0].bands)
         self._tiles = [
             (_reduced(tile, factor), of_tile[factor])
             for tile, of_tile in zip(tiles, levels_of_tiles, strict=True)
         ]
-        shape = *levels[level], count
+        shape = *levels[level], shape[2]
         super().__init__(name, None, shape, first.dtype, channels, nodata)
         self.has_gaps, self.max_value = True, first.max_value
         self.max_rows = min(row_limits, default=None)
@@ -112,10 +106,6 @@ class Mosaic(SourceWithGaps):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=Lock())
 
-    def content(self) -> str:
-        """Return a digest of all files."""
-        return _digest([digest_of_file(path) for path in self._files])
-
     def valid_box(self) -> Window:
         spans = []
         for axis, size in enumerate(self.shape[:2]):
@@ -125,7 +115,8 @@ class Mosaic(SourceWithGaps):
         return Window(*spans)
 
     def _file_state(self) -> list:
-        return [_digest([state_of_file(path) for path in self._files])]
+        states = [state_of_file(path) for path in self._files]
+        return [shortened(hashlib.sha256(repr(states).encode()))]
 
     def _read_both(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
         """Return the pixels of a window, and which of them have data."""
@@ -138,7 +129,7 @@ class Mosaic(SourceWithGaps):
         is_covered = np.zeros(pixels.shape, bool)
         for tile, level in self._tiles:
             part = Window(*(overlap(a, b) for a, b in zip(tile.window, window, strict=True)))
-            bands = [i for i, band in enumerate(tile.bands[: self.channels]) if band is not None]
+            bands = [i for i, band in enumerate(tile.bands) if band is not None]
             place = tuple(part.within(window))
             if 0 in part.size or not bands or is_covered[place][..., bands].all():
                 continue
@@ -178,109 +169,77 @@ def open_mosaic(
 
     Raises:
         UserError: If a file cannot be opened, or if two tiles differ in the reference system, the
-            size of their pixels, the grid of their pixels, the type or the number of the bands.
+            size or the grid of their pixels, or the type or the number of their bands.
     """
-    for path in paths:
-        if path.suffix.lower() not in RASTERS:
-            raise UserError(
-                f'{path} cannot be a tile of a mosaic: convert it to a TIFF file with '
-                'gdal_translate'
-            )
-    sources = [_open_tile(path, channels, nodata) for path in paths]
-    first, corners = sources[0], []
-    for source in sources:
-        _require_same_grid(first, source)
-        place = ~first.georeference['transform'] * source.georeference['transform']
-        corners.append((round(place.f), round(place.c)))
+    headers = [_header(path, channels, nodata) for path in paths]
+    (_, _, count), crs, transform = headers[0]
+    corners = [_corner(paths[0], headers[0], *tile) for tile in zip(paths, headers, strict=True)]
     top, left = (min(values) for values in zip(*corners, strict=True))
     tiles = [
         Tile(
             path,
             Window(
-                slice(row - top, row - top + source.shape[0]),
-                slice(column - left, column - left + source.shape[1]),
+                slice(row - top, row - top + height), slice(column - left, column - left + width)
             ),
             (0, 0),
-            tuple(range(source.shape[2])),
+            tuple(range(count))[:channels],
             is_stored=channels is None,
         )
-        for path, source, (row, column) in zip(paths, sources, corners, strict=True)
-    ]
-    size = tuple(max(tile.window[axis].stop for tile in tiles) for axis in (0, 1))
-    covered = sum(math.prod(tile.window.size) for tile in tiles) / math.prod(size)
-    if covered < MIN_COVERED:
-        raise UserError(
-            f'{first.name} and {len(paths) - 1} other tiles cover {covered:.2%} of their extent of '
-            f'{size[1]}x{size[0]} pixels: predict them as scenes of their own, without --mosaic'
+        for path, ((height, width, _), *_), (row, column) in zip(
+            paths, headers, corners, strict=True
         )
-    transform = first.georeference['transform']
-    transform = transform * type(transform).translation(left, top)
-    place = Place(first.georeference['crs'], transform)
+    ]
+    height, width = (max(tile.window[axis].stop for tile in tiles) for axis in (0, 1))
+    place = Place(crs, transform * type(transform).translation(left, top))
     name = str(paths[0])
     if len(paths) > 1:
         name += f' and {len(paths) - 1} other tile{"s" if len(paths) > 2 else ""}'
-    return Mosaic(name, size, tiles, paths, place, channels, nodata, level=level)
+    return Mosaic(name, (height, width, count), tiles, paths, place, nodata, level=level)
 
 
-def _open_tile(path: Path, channels: int | None, nodata: float | None) -> '_TileHeader':
-    source = Raster(path, channels, nodata=nodata)
+class _Header(NamedTuple):
+    """What remains of a tile after its file is closed: (H, W, bands) and its place."""
+
+    shape: tuple[int, int, int]
+    crs: Any
+    transform: Any
+
+
+def _header(path: Path, channels: int | None, nodata: float | None) -> _Header:
+    with errors_of(path):
+        open_regular(path).close()
+        source = Raster(path, channels, nodata=nodata)
     if source.georeference.get('crs') is None:
         raise UserError(
-            f'{source.name} has no place on the map, but a tile of a mosaic needs one: add it '
-            'with gdal_edit.py -a_srs -a_ullr, or with gdalwarp if it has ground control points'
+            f'{path} has no place on the map, but a tile of a mosaic needs one: add it with '
+            'gdal_edit.py -a_srs -a_ullr, or with gdalwarp if it has ground control points'
         )
-    return _TileHeader(source.name, source.shape, source.dtype, source.georeference)
+    return _Header(source.shape, **source.georeference)
 
 
-class _TileHeader(NamedTuple):
-    """What is known of a tile after its file is closed."""
+def _corner(first: Path, grid: _Header, path: Path, tile: _Header) -> tuple[int, int]:
+    """Return the row and the column of a tile on the grid of pixels of the first tile.
 
-    name: str
-    shape: tuple[int, int, int]
-    dtype: np.dtype
-    georeference: dict[str, Any]
-
-
-def _require_same_grid(first: _TileHeader, other: _TileHeader) -> None:
-    a, b = first.georeference, other.georeference
-    place = ~a['transform'] * b['transform']  # from pixels of the other to pixels of the first
-    height, width = other.shape[:2]
+    Raises:
+        UserError: If it has another grid or another number of bands.
+    """
+    place = ~grid.transform * tile.transform  # from pixels of the tile to pixels of the first one
+    height, width, count = tile.shape
     # How far the last pixels are from where they would be with pixels of the same size.
-    drift = max(
-        abs(place.a - 1) * width,
-        abs(place.e - 1) * height,
-        abs(place.b) * height,
-        abs(place.d) * width,
-    )
-    offset = max(abs(n - round(n)) for n in (place.c, place.f))
-    sizes = ['{:g}x{:g}'.format(*_sides(t['transform'])) for t in (a, b)]
-    differences = (
-        (
-            a['crs'] != b['crs'],
-            'reference systems',
-            [crs_name(t['crs']) for t in (a, b)],
-            't_srs',
-        ),
-        (drift > OFF_GRID, 'pixel sizes', sizes, 'tr'),
-        (offset > OFF_GRID, 'grids', ['0', f'{offset:.2f} of a pixel apart'], 'tap -tr'),
-    )
-    for differs, what, (one, two), remedy in differences:
-        if differs:
-            raise UserError(
-                f'{first.name} and {other.name} do not fit together: their {what} are {one} and '
-                f'{two}; align one of them with gdalwarp -{remedy}'
-            )
-    if first.shape[2] != other.shape[2]:
-        raise UserError(
-            f'{first.name} and {other.name} do not fit together: they have {first.shape[2]} and '
-            f'{other.shape[2]} bands; choose the same bands with gdal_translate -b'
+    drift = [(place.a - 1) * width, place.b * height, place.d * width, (place.e - 1) * height]
+    drift += [n - round(n) for n in (place.c, place.f)]
+    is_same = tile.crs == grid.crs and count == grid.shape[2]
+    if not is_same or max(map(abs, drift)) > OFF_GRID:
+        kinds = (
+            f'{crs_name(t.crs)} from {t.transform.c:.10g}, {t.transform.f:.10g} in pixels of '
+            f'{t.transform.a:g}x{t.transform.e:g} with {t.shape[2]} bands'
+            for t in (grid, tile)
         )
-
-
-def _sides(transform: Any) -> tuple[float, float]:
-    """Return the width of a pixel, and its height, which is negative if the first row is south."""
-    height = np.hypot(transform.b, transform.e)
-    return np.hypot(transform.a, transform.d), -np.copysign(height, transform.determinant)
+        raise UserError(
+            f'{first} and {path} do not fit together: {" and ".join(kinds)}; gdalwarp -t_srs -tr '
+            '-tap aligns the pixels, and gdal_translate -b chooses bands'
+        )
+    return round(place.f), round(place.c)
 
 
 def _require_same_values(first: Raster, other: Raster) -> None:
@@ -291,28 +250,6 @@ def _require_same_values(first: Raster, other: Raster) -> None:
             f'{first.name} and {other.name} do not fit together: their values are {one} and {two}; '
             'convert one of them with gdal_translate -ot'
         )
-
-
-def _require_inside(name: str, tile: Tile, source: Raster) -> None:
-    height, width, count = source.shape
-    last = max(band for band in tile.bands if band is not None)
-    if last >= count:
-        raise UserError(
-            f'{name} names band {last + 1} of {tile.path}, which has {count}: write it again with '
-            'gdalbuildvrt'
-        )
-    ends = (c + n for c, n in zip(tile.corner, tile.window.size, strict=True))
-    if min(tile.corner) < 0 or any(n > m for n, m in zip(ends, (height, width), strict=True)):
-        raise UserError(
-            f'{name} names pixels beyond the {width}x{height} pixels of {tile.path}: write it '
-            'again with gdalbuildvrt'
-        )
-
-
-def _with_first_bands(tile: Tile, channels: int | None) -> Tile:
-    """Return a tile without the bands that are not read, or the same tile if none is read."""
-    bands = tile.bands[:channels]
-    return tile if bands.count(None) == len(bands) else tile._replace(bands=bands)
 
 
 def _levels(tile: Tile, source: Raster) -> dict[int, int]:
@@ -335,7 +272,3 @@ def _reduced(tile: Tile, factor: int) -> Tile:
     window = (slice(span.start // factor, -(-span.stop // factor)) for span in tile.window)
     corner = tuple(start // factor for start in tile.corner)
     return tile._replace(window=Window(*window), corner=corner)
-
-
-def _digest(values: Sequence[Any]) -> str:
-    return shortened(hashlib.sha256(repr(values).encode()))

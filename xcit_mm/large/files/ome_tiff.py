@@ -1,11 +1,11 @@
 """OME-TIFF: channels in the pages of one file or of several files, with levels."""
 
-import hashlib
 import math
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
-from xml.etree.ElementTree import Element, ParseError
+from xml.etree.ElementTree import Element
 
 import numpy as np
 
@@ -14,9 +14,8 @@ from ...base.errors import UserError, one_line
 from ...base.file_headers import require_modest_tiff
 from ...base.files import open_regular, parse_xml
 from ...base.geometry import Window
-from ...base.processes import digest_of_file, shortened
 from .image_source import ImageSource, require_few_channels, state_of_file
-from .levels import RESAMPLE, require_level
+from .levels import require_level
 from .pixel_sizes import MICROMETERS, in_micrometers, pixel_size_of
 from .rasters import GdalImage
 
@@ -56,7 +55,7 @@ class OmeTiff(ImageSource):
         self._arguments = path, channels, nodata, level
         pixels, levels = _structure(path)
         sizes = [size for size, _ in levels]
-        require_level(str(path), level, sizes, RESAMPLE)
+        require_level(str(path), level, sizes)
         if level and nodata is None:  # the pages of levels may lack it
             values = _opened(path, levels[0][1][0], None, None).nodata
             nodata = values[0] if values else None
@@ -64,21 +63,15 @@ class OmeTiff(ImageSource):
         count = sum(page.channels for page in pages)
         require_few_channels(str(path), count)  # before each page is opened
         self._files = tuple(dict.fromkeys([path, *(page.path for page in pages)]))
-        self._pages: list[GdalImage] = []
-        for page in pages:
-            # Only one page can say which of its bands are colors, and which is the opacity.
-            of_page = channels if len(pages) == 1 else None
-            self._pages.append(_opened(path, page, of_page, nodata))
-            opened = sum(image.shape[2] for image in self._pages)
-            if channels is not None and opened >= channels:
-                break
+        # Only one page can say which of its bands are colors, and which is the opacity.
+        of_page = channels if len(pages) == 1 else None
+        opened = accumulate((page.channels for page in pages), initial=0)
+        self._pages = [
+            _opened(path, page, of_page, nodata)
+            for page, before in zip(pages, opened, strict=False)
+            if channels is None or before < channels
+        ]
         first = self._pages[0]
-        for image in self._pages:
-            if (image.shape[:2], image.dtype) != (sizes[level], first.dtype):
-                raise UserError(
-                    f'{path}: its channels differ in size or type: write all of them with the same '
-                    'size and type'
-                )
         count = first.shape[2] if len(pages) == 1 else count
         super().__init__(str(path), path, (*sizes[level], count), first.dtype, channels, nodata)
         self.nodata, self.has_gaps = first.nodata, first.has_gaps
@@ -93,11 +86,6 @@ class OmeTiff(ImageSource):
 
     def __reduce__(self) -> tuple:
         return OmeTiff, self._arguments, dict(_state=self._state)
-
-    def content(self) -> str:
-        """Return a digest of all files."""
-        digests = ' '.join(map(digest_of_file, self._files))
-        return shortened(hashlib.sha256(digests.encode()))
 
     def _file_state(self) -> list:
         return [state_of_file(path) for path in self._files]
@@ -123,52 +111,33 @@ def _structure(path: Path) -> tuple[Element, list[tuple[tuple[int, int], list[Pa
         require_modest_tiff(path, file.filehandle)
         pixels = _metadata(path, file.pages.first.description)
         series = file.series[0]
-        others = {a: n for a, n in zip(series.axes, series.shape, strict=True) if a not in 'CSYX'}
-        for axis, length in others.items():
-            if length > 1:
-                raise UserError(
-                    f'{path} has {length} images along the axis {axis}, but one image is needed: '
-                    'copy one of them to a file of its own'
-                )
+        if others := {
+            a: n
+            for a, n in zip(series.axes, series.shape, strict=True)
+            if a not in 'CSYX' and n > 1
+        }:
+            raise UserError(
+                f'{path} has images along the axes {others}, but one image is needed: copy one of '
+                'them to a file of its own'
+            )
         return pixels, [(_size(level), _pages(path, level)) for level in series.levels]
 
 
 def _metadata(path: Path, text: str) -> Element:
     """Return the metadata of the first image, after a check of all files that it names."""
-    try:
-        root = parse_xml(text.encode())
-        images = [element for element in root.iter() if _is(element, 'Pixels')]
-    except (ParseError, ValueError) as error:
-        images, reason = [], f' ({one_line(str(error))})'
-    else:
-        reason = ''
-    if not images:
-        raise UserError(
-            f'{path} has no metadata of OME{reason}: remove .ome from its name, or name the file '
-            'with the metadata'
-        )
+    root = parse_xml(text.encode())
     for element in root.iter():
-        names = [name for key in NAMES if (name := element.get(key)) is not None]
-        for name in names:
+        for name in (n for n in map(element.get, NAMES) if n is not None):
             if Path(name).name != name or '\\' in name or not name.strip('.'):
                 raise _elsewhere(path, name)
             if (file := path.resolve().with_name(name)).exists():
                 open_regular(file).close()
-        if _is(element, 'BinaryOnly'):
-            name = element.get(NAMES[0])
-            raise UserError(f'{path} is a part of an image: name {one_line(str(name))} instead')
-    for pixels in images:
-        try:
-            planes = math.prod(int(pixels.get(size, '')) for size in PLANES)
-        except ValueError:
-            planes = 0
-        if not 0 < planes <= MAX_PLANES:
-            raise UserError(f'{path} claims {planes} planes, but 1 to {MAX_PLANES} can be read')
+    images = [element for element in root.iter() if element.tag.rpartition('}')[2] == 'Pixels']
+    if not images:
+        raise UserError(f'{path} has no image in its metadata of OME: name the file that has it')
+    if any(math.prod(int(image.get(n)) for n in PLANES) > MAX_PLANES for image in images):
+        raise UserError(f'{path} claims more than {MAX_PLANES} planes: copy some to another file')
     return images[0]
-
-
-def _is(element: Element, name: str) -> bool:
-    return element.tag.rpartition('}')[2] == name
 
 
 def _size(level: Any) -> tuple[int, int]:

@@ -99,11 +99,11 @@ def _sides_on_ground(
     if crs.is_geographic:  # the border of a pixel may be beyond a pole
         north = north.clip(-90, 90)
     try:
-        found = np.array(convert(crs, GEOCENTRIC, east, north, np.zeros(len(east))))
+        on_ground = np.array(convert(crs, GEOCENTRIC, east, north, np.zeros(len(east))))
     except Exception:  # rasterio and GDAL raise many kinds, also for other bodies
-        found = np.full((3, len(east)), np.nan)
-    found[:, ~np.isfinite(found).all(axis=0)] = np.nan
-    top, bottom, left, right = np.moveaxis(found.reshape(3, -1, 4), 2, 0)
+        on_ground = np.full((3, len(east)), np.nan)
+    on_ground[:, ~np.isfinite(on_ground).all(axis=0)] = np.nan
+    top, bottom, left, right = np.moveaxis(on_ground.reshape(3, -1, 4), 2, 0)
     return (bottom - top).T, (right - left).T
 
 

@@ -14,10 +14,10 @@ from ...base.errors import UserError
 from ...base.file_headers import Tags, require_modest_header
 from ...base.geometry import Window
 from ...data.tiff.places import ALONE, NOWHERE, RASTERS, place_of
-from ...data.tiff.tiff_bands import color_bands, stored_bands
+from ...data.tiff.tiff_bands import Bands, color_bands, stored_bands
 from .blocks import require_small_blocks
 from .image_source import ImageSource
-from .levels import ADD_LEVELS, RESAMPLE, require_level
+from .levels import require_level
 from .no_data import has_data, representable
 
 # PNG files of labels; OpenCV decodes PNG files of images.
@@ -72,35 +72,21 @@ class GdalImage(ImageSource):
         self._lock = Lock()  # GDAL reads a file in one thread at a time
         with self._settings, warnings.catch_warnings():
             warnings.simplefilter('ignore')  # about files without a georeference
-            self._file = file = open_file()
-            if file.tags(ns='OVERVIEWS'):  # GDAL would open them with any driver
-                raise UserError(
-                    f'{name} names another file or address that holds its overviews: copy it with '
-                    'gdal_translate -nomd'
-                )
-            size = file.height, file.width
-            factors = file.overviews(1)
-            levels = [size, *(tuple(-(-n // factor) for n in size) for factor in factors)]
-            require_level(name, level, levels, RESAMPLE if factors else ADD_LEVELS)
-            full, place = file, place_of(file, path)
-            if level:
-                self._file = file = open_file(overview_level=level - 1)
-                levels[level] = file.height, file.width
-        if channels is None or are_labels or is_stored:
-            self._bands = stored_bands(name, file)
-        else:
-            self._bands = color_bands(name, file, tags)
+            self._file, full, levels = _at_level(name, open_file, level)
+            place = place_of(full, path)
+        self._bands, self._alpha = _bands(name, self._file, channels, are_labels, is_stored, tags)
         self.orientation = tags.orientation if place == NOWHERE else 1
-        self._alpha = self._bands.alpha
-        if is_stored and channels < file.count and file.colorinterp[-1].name == 'alpha':
-            self._alpha = file.count
-        shape = file.height, file.width, self._bands.channels
+        shape = *self._file.shape, self._bands.channels
         super().__init__(name, path, shape, self._bands.dtype, channels, nodata)
-        self._limit_blocks()
         self.max_value = self._bands.max_value
+        self._limit_blocks()
         self._use_level(level, levels, place)
-        self._are_labels = are_labels
-        self._find_gaps(full)
+        self.file_nodata = self._file.nodatavals[0]
+        self._masked = None
+        if are_labels:
+            self.has_gaps, self._alpha = False, None
+        else:
+            self._find_gaps(full)
 
     def _limit_blocks(self) -> None:
         """Refuse large blocks, and choose the height of windows and the size of GDAL's cache."""
@@ -125,15 +111,11 @@ class GdalImage(ImageSource):
     def _find_gaps(self, full: Any) -> None:
         """Note how the file marks pixels without data; ``full`` is the open full image."""
         file = self._file
-        self.file_nodata = file.nodatavals[0]
         flags = [flag.name for flag in full.mask_flag_enums[0]]
-        # Without a mask in the file, GDAL makes one from no-data values or the transparency.
-        has_mask = 'per_dataset' in flags and 'alpha' not in flags and not self._are_labels
-        # The mask of the full image is read, because levels without a mask seem valid everywhere.
-        self._masked = full if has_mask else None
-        if self._are_labels:
-            self.has_gaps = False
-            return
+        # Without a mask in the file, GDAL makes one from no-data values or the transparency. The
+        # mask of the full image is read, because levels without a mask seem valid everywhere.
+        if 'per_dataset' in flags and 'alpha' not in flags:
+            self._masked = full
         dtype = np.dtype(file.dtypes[0])
         values = tuple(
             value if value is not None and representable(value, dtype) else None
@@ -149,17 +131,17 @@ class GdalImage(ImageSource):
         return self._bands.numbers[: self.channels]
 
     def _read(self, window: Window) -> np.ndarray:
-        return self._bands.image(self._of_file('read', window, self._read_bands))
+        return self._bands.image(self._of_file(window, self._read_bands))
 
     def _valid(self, window: Window) -> np.ndarray:
         valid = np.ones(window.size, bool)
         if self.nodata is not None or self.dtype.kind == 'f':
-            values = self._of_file('read', window, self._read_bands)
+            values = self._of_file(window, self._read_bands)
             valid &= has_data(np.moveaxis(values, 0, -1), self.nodata)
         if self._masked is not None:
             valid &= self._mask(window) > 0
         if self._alpha is not None:
-            valid &= self._of_file('read', window, self._alpha) > 0
+            valid &= self._of_file(window, self._alpha) > 0
         return valid
 
     def _mask(self, window: Window) -> np.ndarray:
@@ -177,12 +159,39 @@ class GdalImage(ImageSource):
         """Return what raises the errors that GDAL does not pass on."""
         return nullcontext()
 
-    def _of_file(self, method: str, window: Window, bands: Any) -> np.ndarray:
+    def _of_file(self, window: Window, bands: Any) -> np.ndarray:
         from rasterio.windows import Window as RasterWindow
 
         with self._lock, self._settings, self._raising():
             place = RasterWindow.from_slices(*window)
-            return getattr(self._file, method)(bands, window=place)
+            return self._file.read(bands, window=place)
+
+
+def _at_level(name: str, open_file: Callable[..., Any], level: int) -> tuple[Any, Any, list]:
+    """Return the open image at a level, the open full image, and the sizes of all levels."""
+    file = full = open_file()
+    if full.tags(ns='OVERVIEWS'):  # GDAL would open them with any driver
+        raise UserError(
+            f'{name} names another file or address that holds its overviews: copy it with '
+            'gdal_translate -nomd'
+        )
+    levels = [tuple(-(-n // factor) for n in full.shape) for factor in (1, *full.overviews(1))]
+    require_level(name, level, levels)
+    if level:
+        file = open_file(overview_level=level - 1)
+        levels[level] = file.shape
+    return file, full, levels
+
+
+def _bands(
+    name: str, file: Any, channels: int | None, are_labels: bool, is_stored: bool, tags: Tags
+) -> tuple[Bands, int | None]:
+    """Return the bands of the channels, and the band that is read as the opacity, if any."""
+    if channels is not None and not are_labels and not is_stored:
+        bands = color_bands(name, file, tags)
+        return bands, bands.alpha
+    is_mask = is_stored and channels < file.count and file.colorinterp[-1].name == 'alpha'
+    return stored_bands(name, file), file.count if is_mask else None
 
 
 class Raster(GdalImage):

@@ -3,7 +3,6 @@
 GDAL gets the parts from this package, and reaches no network and no other file itself.
 """
 
-import hashlib
 import io
 import os
 from collections import OrderedDict
@@ -11,11 +10,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from ...base.errors import ChangedError
 from ...base.file_headers import require_modest_tiff
-from ...base.http import Version, read_range
-from ...base.processes import shortened
-from .image_source import PREDICTED
+from ...base.http import read_range
 from .rasters import GdalImage
 
 REMOTE = ('.tif', '.tiff', '.btf', '.tf8')
@@ -56,16 +52,6 @@ class RemoteFile:
         while len(self._blocks) > KEPT_BLOCKS:
             self._blocks.popitem(last=False)
         return b''.join(blocks)[start - first * BLOCK : stop - first * BLOCK]
-
-    def digest(self) -> str:
-        """Return a digest of all bytes."""
-        digest = hashlib.sha256()
-        for start in range(0, self.version.size, BLOCK):
-            digest.update(self.read(start, start + BLOCK))
-        return shortened(digest)
-
-    def require_unchanged(self) -> None:
-        read_range(self.url, 0, 1, self.version)
 
     @contextmanager
     def raising(self) -> Iterator[None]:
@@ -138,19 +124,12 @@ class RemoteRaster(GdalImage):
         return RemoteRaster, self._arguments, dict(_state=self._state)
 
     def content(self) -> str:
-        """Return the version of the file on its server, or a digest if the server names none."""
-        size, mark = self._remote.version
-        return self._remote.digest() if mark is None else f'{size} {mark}'
+        """Return the version of the file on its server."""
+        return str(self._remote.version)
 
-    def require_unchanged(self, use: str = PREDICTED) -> None:
-        version = Version(*self._state[1:])
-        if self._remote.version != version:
-            raise ChangedError(f'{self.name} has changed while {use}')
-        self._remote.require_unchanged()
-
-    def identity(self) -> list:
-        is_known = self._remote.version.mark is not None
-        return [*super().identity(), *([] if is_known else [self.content()])]
+    def require_unchanged(self) -> None:
+        super().require_unchanged()
+        read_range(self._remote.url, 0, 1, self._remote.version)
 
     def _file_state(self) -> list:
         # The rest of an address may be a signature, which differs from run to run.

@@ -2,21 +2,19 @@
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
-from ...base.errors import ArgumentError, UserError
+from ...base.errors import UserError
 from ...base.geometry import Span, Window, tiles
 from .image_source import ImageSource
 from .image_views import ImageView
-from .pixel_sizes import METERS, to_full_size
+from .pixel_sizes import to_full_size
 
 MAX_READ = 2**23  # values of the source that are in memory at a time, or those of one pixel
 HALF = 0.5  # share of the area of a pixel that needs to have data
 TOLERANCE = 0.01  # relative difference to a resolution; a level within it is not resampled
 ROUNDING = 1e-9  # tolerance of a share of an area
-MAX_ENLARGEMENT = 16
 
 
 def level_for(source: ImageSource, resolution: float) -> int:
@@ -28,27 +26,19 @@ def level_for(source: ImageSource, resolution: float) -> int:
     Raises:
         UserError: If the file does not contain the size of its pixels in meters or micrometers.
     """
-    if not 0 < resolution < math.inf:
-        raise ArgumentError(f'--resolution {resolution:g}: not a positive number')
     if source.pixel_size is None:
-        crs = source.georeference.get('crs')
-        if crs is not None and crs.is_geographic:
-            raise UserError(
-                f'{source.name} has pixels in degrees, but --resolution is in meters: reproject it '
-                'with gdalwarp -t_srs to a system in meters, or name a --level'
-            )
         raise UserError(
-            f'{source.name} does not contain the size of its pixels: name a --level instead of '
-            '--resolution, or add the size with gdal_edit.py -a_srs -tr'
+            f'{source.name} does not contain the size of its pixels in meters: name a --level '
+            'instead of --resolution, add the size with gdal_edit.py -a_srs -tr, or reproject '
+            'degrees with gdalwarp -t_srs'
         )
-    best = 0
-    for level, size in enumerate(source.levels):
-        pixel = source.pixel_size.reduced(source.full_size, size)
-        if max(pixel[:2]) <= resolution * (1 + TOLERANCE) and math.prod(size) < math.prod(
-            source.levels[best]
-        ):
-            best = level
-    return best
+    small_enough = [
+        level
+        for level, size in enumerate(source.levels)
+        if max(source.pixel_size.reduced(source.full_size, size)[:2])
+        <= resolution * (1 + TOLERANCE)
+    ]
+    return min(small_enough, key=lambda level: math.prod(source.levels[level]), default=0)
 
 
 def at_resolution(source: ImageSource, resolution: float) -> ImageSource:
@@ -57,19 +47,13 @@ def at_resolution(source: ImageSource, resolution: float) -> ImageSource:
     Each axis gets the whole number of pixels that is closest, and the pixels cover the image. An
     image that has such pixels already is returned as it is.
     """
-    height, width, unit = source.pixel_size
+    height, width, _ = source.pixel_size
     if max(abs(side / resolution - 1) for side in (height, width)) <= TOLERANCE:
         return source
     rows, columns, _ = source.shape
     size = tuple(
         max(1, round(n * pixel / resolution)) for n, pixel in ((rows, height), (columns, width))
     )
-    if max(size) > max(rows, columns) * MAX_ENLARGEMENT:
-        name = 'meters' if unit == METERS else 'micrometers'
-        raise UserError(
-            f'--resolution {resolution:g}: {source.name} has pixels of {width:g} {name}, and is '
-            f'enlarged at most {MAX_ENLARGEMENT} times'
-        )
     return ResampledImage(source, size)
 
 
@@ -149,20 +133,14 @@ class ResampledImage(ImageView):
         return np.dtype(np.float32 if self.dtype.itemsize <= 2 else np.float64)
 
 
-class _Terms(NamedTuple):
-    """What each pixel of a span is made of: places (n, k) in the source, and weights (n, k)."""
-
-    places: np.ndarray
-    weights: np.ndarray
-
-
 class _Axis:
     """One axis of an image that is resampled from ``size`` to ``target`` pixels."""
 
     def __init__(self, size: int, target: int) -> None:
         self.size, self.target, self.factor = size, target, size / target
 
-    def terms(self, span: Span) -> _Terms:
+    def terms(self, span: Span) -> tuple[np.ndarray, np.ndarray]:
+        """Return the places (n, k) in the source of which pixels are made, and their weights."""
         pixels = np.arange(span.start, span.stop, dtype=np.float64)[:, None]
         if self.factor < 1:
             center = (pixels + HALF) * self.factor - HALF
@@ -177,7 +155,7 @@ class _Axis:
         # A place without weight may be outside, or infinite.
         used = np.take_along_axis(places, weights.argmax(axis=1)[:, None], axis=1)
         places = np.where(weights > 0, places, used)
-        return _Terms(places.clip(0, self.size - 1).astype(np.int64), weights)
+        return places.clip(0, self.size - 1).astype(np.int64), weights
 
     def sources(self, span: Span) -> Span:
         """Return the span of the source of which a span is made."""

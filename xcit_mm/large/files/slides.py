@@ -15,8 +15,6 @@ from .no_data import has_data
 from .pixel_sizes import pixel_size_of, to_full_size
 
 SLIDES = ('.svs', '.ndpi', '.mrxs', '.scn', '.vms', '.vmu', '.bif', '.svslide', '.dcm')
-
-
 # Pixels of a level that is read to find where a slide was scanned, and of the blocks that are read
 # of levels whose pixels do not lie at pixels of the full image.
 MAX_SURVEYED, BLOCK = 2**22, 1024
@@ -56,33 +54,17 @@ class Slide(SourceWithGaps):
     def __reduce__(self) -> tuple:
         return Slide, (self._path, self.nodata, self.level), dict(_state=self._state)
 
-    def content(self) -> str:
-        """Return a digest of the file, and openslide's digest of the files that belong to it."""
-        return f'{super().content()} {self._file.properties.get("openslide.quickhash-1")}'
-
     def valid_box(self) -> Window:
-        """Return the box of the scanned area, from the header and the smallest level."""
-        last = len(self.levels) - 1
-        size, smallest = self.shape[:2], self.levels[last]
-        box = self._bounds()
-        if math.prod(smallest) <= MAX_SURVEYED:
-            alpha = np.asarray(self._file.read_region((0, 0), last, smallest[::-1]))[..., 3]
-            spans = (_extent(alpha.any(axis)) for axis in (1, 0))
-            box = [(a / n, b / n) for (a, b), n in zip(spans, smallest, strict=True)]
-        spans = (
-            slice(math.floor(a * n), math.ceil(b * n)) for (a, b), n in zip(box, size, strict=True)
-        )
-        return Window(*spans).clipped(size)
-
-    def _bounds(self) -> list[tuple[float, float]]:
-        """Return where the scanned area begins and ends on each axis, from 0 to 1."""
-        get, bounds = self._file.properties.get, []
-        axes = zip('yx', ('height', 'width'), self.full_size, strict=True)
-        for axis, side, size in axes:
-            start = int(get(f'openslide.bounds-{axis}', 0))
-            length = int(get(f'openslide.bounds-{side}', size - start))
-            bounds.append((start / size, (start + length) / size))
-        return bounds
+        """Return the box of the scanned area, from the smallest level."""
+        smallest = self.levels[-1]
+        if math.prod(smallest) > MAX_SURVEYED:
+            return super().valid_box()
+        level = len(self.levels) - 1
+        alpha = np.asarray(self._file.read_region((0, 0), level, smallest[::-1]))[..., 3]
+        sides = zip((1, 0), smallest, self.shape, strict=False)
+        spans = [(*_extent(alpha.any(axis)), n, size) for axis, n, size in sides]
+        box = (slice(a * size // n, -(-b * size // n)) for a, b, n, size in spans)
+        return Window(*box).clipped(self.shape[:2])
 
     def _read_both(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
         """Return the pixels of a window, and which of them have data."""
@@ -120,4 +102,4 @@ class Slide(SourceWithGaps):
 def _extent(is_scanned: np.ndarray) -> tuple[int, int]:
     """Return the first and the last pixel with a part of the scanned area, and one more pixel."""
     (places,) = np.nonzero(is_scanned)
-    return (places[0] - 1, places[-1] + 2) if len(places) else (0, 0)
+    return (int(places[0]) - 1, int(places[-1]) + 2) if len(places) else (0, 0)

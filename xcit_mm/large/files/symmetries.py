@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...base.geometry import Span, Window
+from ...base.geometry import Span, Window, whole
 from .image_source import ImageSource
 from .image_views import ImageView
 from .pixel_sizes import PixelSize, to_full_size
@@ -41,15 +41,6 @@ class Symmetry(NamedTuple):
         rows = _reversed(window.rows, height) if self.flips_rows else window.rows
         columns = _reversed(window.columns, width) if self.flips_columns else window.columns
         return Window(columns, rows) if self.is_transposed else Window(rows, columns)
-
-    def image_of(self, window: Window, size: tuple[int, int]) -> Window:
-        """Return the window of the changed image that shows a window of the original image."""
-        if self.is_transposed:
-            window = Window(window.columns, window.rows)
-        height, width = self.size(size)
-        rows = _reversed(window.rows, height) if self.flips_rows else window.rows
-        columns = _reversed(window.columns, width) if self.flips_columns else window.columns
-        return Window(rows, columns)
 
     def points(self, points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
         """Map points (n, 2), x and y, from the original image to the changed image."""
@@ -90,7 +81,7 @@ class TurnedImage(ImageView):
         return np.ascontiguousarray(self.change.array(original))
 
     def valid_box(self) -> Window:
-        return self.change.image_of(self.source.valid_box(), self.source.shape[:2])
+        return whole(self.shape[:2])
 
     def _valid(self, window: Window) -> np.ndarray | None:
         valid = self.source.valid(self.change.origin(window, self.source.shape[:2]))

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...base.errors import UserError
 from ...base.geometry import Window
 from .image_source import ImageSource
 from .image_views import MAX_8_BITS, ImageView
@@ -19,11 +18,6 @@ class RangedImage(ImageView):
     """
 
     def __init__(self, source: ImageSource, limits: Sequence[float]) -> None:
-        if source.dtype.kind not in 'uif':
-            raise UserError(
-                f'{source.name} has values of type {source.dtype}, but --range needs integers or '
-                'floats'
-            )
         low, high = limits
         super().__init__(source, f'{low}..{high}', dtype=np.dtype(np.uint8))
         self.max_value = MAX_8_BITS

@@ -1,27 +1,35 @@
-"""Zarr arrays and images of OME-Zarr in local folders, read by windows."""
+"""Zarr arrays and images of OME-Zarr (NGFF 0.4 and 0.5) in local folders, read by windows."""
 
 import hashlib
 import math
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...base.environment import require
-from ...base.errors import DependencyError, UserError
+from ...base.errors import UserError
+from ...base.finder import ZARR
 from ...base.geometry import Window
-from ...base.processes import digest_of_file, shortened
+from ...base.processes import shortened
 from .blocks import require_small_blocks
 from .image_source import ImageSource
-from .levels import RESAMPLE, require_level
-from .no_data import NoData
-from .zarr_metadata import FILES, Level, levels_of
+from .levels import require_level
+from .pixel_sizes import PixelSize, in_micrometers, pixel_size_of
 
-SMALLER = 'write it with smaller chunks'
+# The names of the axes in OME-Zarr and xarray, in lower case.
+ROWS = 'y', 'lat', 'latitude', 'row', 'rows', 'height', 'h'
+COLUMNS = 'x', 'lon', 'longitude', 'column', 'columns', 'width', 'w'
+CHANNELS = 'c', 's', 'channel', 'channels', 'band', 'bands', 'wavelength', 'wavelengths'
+PICKLE = 'pickle'  # the codec of numcodecs that runs code
+
+
+def is_zarr(path: Path) -> bool:
+    """Return whether a path is a folder of Zarr, or a folder in one."""
+    return ZARR in (p.suffix.lower() for p in (path, *path.parents)) and path.is_dir()
 
 
 class ZarrImage(ImageSource):
@@ -36,8 +44,7 @@ class ZarrImage(ImageSource):
     value of the array.
 
     Raises:
-        UserError: If there is no such array, if a file is a link or has a codec that is not known,
-            or if the array is not one image of real numbers.
+        UserError: If there is no such image, or if it consists of links or runs code.
     """
 
     def __init__(
@@ -47,112 +54,134 @@ class ZarrImage(ImageSource):
         nodata: float | None = None,
         level: int = 0,
     ) -> None:
-        if sys.version_info < (3, 11):
-            raise DependencyError(f'{path}: Zarr needs Python 3.11; convert it to a TIFF file')
         require('zarr')
-        self._arguments = path, channels, nodata, level
-        levels = levels_of(path)
-        sizes = [each.size for each in levels]
-        require_level(str(path), level, sizes, RESAMPLE)
-        self._level = levels[level]
-        self._root = path.resolve()
-        for _ in _regular_files(path, self._level.folder):
+        import zarr
+        from zarr.storage import LocalStore
+
+        self._arguments, self._root = (path, channels, nodata, level), path.resolve()
+        for _ in _regular_files(self._root):
             pass  # before Zarr opens one of them
-        self._array = _open_array(self._level)
-        array, axes, dtype = self._array, self._level.axes, self._array.dtype
-        if dtype.kind not in 'biuf':
-            raise UserError(f'{path} has values of type {dtype}: write real numbers')
-        rows, columns, _ = axes.shape(array.chunks)
+        node = zarr.open(LocalStore(self._root, read_only=True), mode='r')
+        levels = (
+            [*_scales(path, node)] if isinstance(node, zarr.Group) else [_level(str(path), node)]
+        )
+        sizes = [each.shape[:2] for each in levels]
+        require_level(str(path), level, sizes)
+        self._array, self._axes, shape, pixel_size = levels[level]
+        array, dtype = self._array, self._array.dtype
+        if dtype.kind not in 'biuf' or PICKLE in str(array.metadata.to_dict() | {'attributes': 0}):
+            raise UserError(f'{path} does not hold plain numbers, but {dtype}: write it with zstd')
+        rows, columns = (array.chunks[axis] for axis in self._axes[:2])
         of_pixel = dtype.itemsize * math.prod(array.chunks) // (rows * columns)
-        require_small_blocks(path, (rows, columns), of_pixel, SMALLER)
-        super().__init__(str(path), path, axes.shape(array.shape), dtype, channels, nodata)
+        require_small_blocks(path, (rows, columns), of_pixel)
+        super().__init__(str(path), path, shape, dtype, channels, nodata)
         self._use_level(level, sizes)
-        self.pixel_size = self._level.pixel_size
+        self.pixel_size = pixel_size
 
     def __reduce__(self) -> tuple:
         return ZarrImage, self._arguments, dict(_state=self._state)
 
-    def content(self) -> str:
-        """Return a digest of the metadata and of all chunks."""
-        digest = hashlib.sha256()
-        for name, path in sorted(self._files()):
-            digest.update(f'{name} {digest_of_file(path)}\n'.encode(errors='surrogateescape'))
-        return shortened(digest)
-
     def _file_state(self) -> list:
         digest = hashlib.sha256()
         try:
-            for name, path in sorted(self._files()):
-                status = path.stat()
-                line = f'{name} {status.st_size} {status.st_mtime_ns}\n'
+            for entry in sorted(_regular_files(self._root), key=lambda entry: entry.path):
+                status = entry.stat()
+                line = f'{entry.path} {status.st_size} {status.st_mtime_ns}\n'
                 digest.update(line.encode(errors='surrogateescape'))
         except OSError:  # a file was removed
             return []
-        return [str(self._level.folder), shortened(digest)]
-
-    def _files(self) -> Iterator[tuple[str, Path]]:
-        """Yield the names and paths of the files of the array and of the group above it."""
-        for path in _regular_files(self.name, self._level.folder):
-            yield path.relative_to(self._root).as_posix(), path
-        if self._level.folder != self._root:
-            for name in FILES:
-                if (self._root / name).is_file():
-                    yield name, self._root / name
+        return [self._array.path, shortened(digest)]
 
     def _read(self, window: Window) -> np.ndarray:
-        axes = self._level.axes
+        *axes, channels = self._axes
         index = [slice(0, 1)] * self._array.ndim
-        index[axes.rows], index[axes.columns] = window
-        order = [axes.rows, axes.columns]
-        if axes.channels is not None:
-            index[axes.channels] = slice(0, self.channels)
-            order.append(axes.channels)
+        index[axes[0]], index[axes[1]] = window
+        if channels is not None:
+            index[channels] = slice(0, self.channels)
+            axes.append(channels)
         self._require_chunks(index)
         pixels = np.asarray(self._array[tuple(index)])
-        pixels = pixels.transpose(order + [i for i in range(pixels.ndim) if i not in order])
+        pixels = pixels.transpose(axes + [i for i in range(pixels.ndim) if i not in axes])
         return np.ascontiguousarray(pixels.reshape(*window.size, self.channels))
 
     def _require_chunks(self, index: Sequence[slice]) -> None:
         """Refuse a part with a chunk without a file, for which Zarr returns the fill value."""
-        fill = self._array.fill_value
-        if self.nodata is not None and fill is not None and _is_same(fill, self.nodata):
+        array, fill = self._array, self._array.fill_value
+        if self.nodata is not None and np.array_equal(fill, self.nodata, equal_nan=True):
             return
-        sides = self._array.shards or self._array.chunks
-        grid = (
-            range(span.start // side, -(-span.stop // side))
-            for span, side in zip(index, sides, strict=True)
-        )
-        for place in product(*grid):
-            path = self._level.folder / self._array.metadata.encode_chunk_key(place)
-            if not path.is_file():
-                remedy = '' if fill is None else f', or name --nodata {fill:g} if it has no data'
+        spans = zip(index, array.shards or array.chunks, strict=True)
+        for place in product(*(range(s.start // n, -(-s.stop // n)) for s, n in spans)):
+            name = Path(array.path, array.metadata.encode_chunk_key(place))
+            if not (self._root / name).is_file():
                 raise UserError(
-                    f'{self.name}: the chunk {path.relative_to(self._root)} is missing: copy it '
-                    f'again{remedy}'
+                    f'{self.name}: the chunk {name} is missing: copy it again, or name --nodata '
+                    f'{fill} if it has no data'
                 )
 
 
-def _open_array(level: Level) -> Any:
-    import zarr
-    from zarr.storage import LocalStore
+class _Level(NamedTuple):
+    """An array: the numbers of the axes y, x and c or None, (H, W, channels), and its pixels."""
 
-    store = LocalStore(level.folder, read_only=True)
-    return zarr.open_array(store, mode='r', zarr_format=level.version)
+    array: Any
+    axes: tuple[int, int, int | None]
+    shape: tuple[int, int, int]
+    pixel_size: PixelSize | None
 
 
-def _regular_files(name: Path | str, folder: Path) -> Iterator[Path]:
+def _scales(path: Path, group: Any) -> Iterator[_Level]:
+    """Yield the levels of an image of OME-Zarr."""
+    images = group.attrs.get('ome', group.attrs).get('multiscales')
+    if not images:
+        raise UserError(f'{path} is a group without an image of OME-Zarr: name an array in it')
+    image = images[0]
+    names = [axis['name'] for axis in image['axes']]
+    for dataset in image['datasets']:
+        factors = np.ones(len(names))
+        for holder in (dataset, image):
+            for change in holder.get('coordinateTransformations', ()):
+                if change['type'] == 'scale':
+                    factors *= change['scale']
+        units = (axis.get('unit') for axis in image['axes'])
+        sides = dict(zip(names, map(in_micrometers, factors, units), strict=True))
+        pixel_size = pixel_size_of(sides.get('y'), sides.get('x'))
+        yield _level(f'{path}/{dataset["path"]}', group[dataset['path']], names, pixel_size)
+
+
+def _level(
+    name: str, array: Any, names: Sequence[str] | None = None, pixel_size: PixelSize | None = None
+) -> _Level:
+    if names is None:
+        names = getattr(array.metadata, 'dimension_names', None)
+        names = names or array.attrs.get('_ARRAY_DIMENSIONS')
+    shape = array.shape
+    if names and None not in names:
+        rows, columns, channels = (
+            next((i for i, axis in enumerate(names) if axis.lower() in usual), None)
+            for usual in (ROWS, COLUMNS, CHANNELS)
+        )
+    else:
+        first = max(0, len(shape) - 3)
+        is_first = len(shape) > 2 and shape[first] < shape[-1]
+        rows, columns = (first + is_first, first + 1 + is_first)
+        channels = None if len(shape) < 3 else first if is_first else first + 2
+    axes = rows, columns, channels
+    others = [n for axis, n in enumerate(shape) if axis not in axes]
+    if None in axes[:2] or columns >= len(shape) or others != [1] * len(others):
+        raise UserError(
+            f'{name} has the shape {shape} and the axes {names}, but an image has y, x '
+            'and channels, and the length 1 along other axes: copy a part of it'
+        )
+    count = 1 if channels is None else shape[channels]
+    return _Level(array, axes, (shape[rows], shape[columns], count), pixel_size)
+
+
+def _regular_files(folder: Path | str) -> Iterator[os.DirEntry]:
     """Yield the files of a folder and of the folders in it, and refuse links and devices."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                yield from _regular_files(name, Path(entry.path))
+                yield from _regular_files(entry.path)
             elif entry.is_file(follow_symlinks=False):
-                yield Path(entry.path)
+                yield entry
             else:
-                raise UserError(
-                    f'{name}: {entry.path} is a link, a pipe or a device: replace it with a copy'
-                )
-
-
-def _is_same(fill: Any, nodata: NoData) -> bool:
-    return fill == nodata or (math.isnan(fill) and math.isnan(nodata))
+                raise UserError(f'{entry.path} is a link, a pipe or a device: copy what it names')

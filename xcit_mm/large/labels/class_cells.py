@@ -40,12 +40,12 @@ def count_cells(labels: LabelWindows, num_classes: int) -> ClassCells:
     columns, number = -(-width // side), -(-width // side) * -(-height // side)
     keys, counts = [], []
     for window in labels.windows():
-        found = labels.read(window)
+        values = labels.read(window)
         rows, across = (np.arange(span.start, span.stop) // side for span in window)
         wide = across[-1] - across[0] + 1
         cells = (rows - rows[0])[:, None] * wide + (across - across[0])
-        is_class = found != labels.ignore
-        in_window = np.bincount(cells[is_class] * num_classes + found[is_class])
+        is_class = values != labels.ignore
+        in_window = np.bincount(cells[is_class] * num_classes + values[is_class])
         present = np.flatnonzero(in_window)
         cell, kind = np.divmod(present, num_classes)
         row, column = np.divmod(cell, wide)

@@ -1,37 +1,25 @@
 """Labels for segmentors, read by windows."""
 
-import struct
 from collections.abc import Iterator, Mapping
 from copy import copy
-from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-from PIL import UnidentifiedImageError
 
-from ...base.errors import UserError, reason
-from ...base.files import open_regular
+from ...base.errors import UserError
 from ...base.geometry import Window, tiles, whole
 from ...data.datasets.labels import IGNORED, LabelRule, class_numbers, new_labels, of_color_image
-from ...data.tiff.places import NOWHERE, place_of_file
 from ...data.transforms.decode import (
     LABELS_ELSEWHERE,
     LABELS_MISSING,
     LABELS_OF_OTHER_SIZE,
-    LABELS_UNREADABLE,
     BadImageError,
     LoadImage,
-    label_size,
 )
 from ...data.transforms.label_images import decode_labels
-from ..files.image_source import TRAINED, ImageSource, WindowError, tile_of
+from ..files.image_source import ImageSource, tile_of
 from ..files.open_image import open_image
-from ..files.rasters import LABELS, Raster
 from ..files.symmetries import Symmetry, TurnedImage
 from .placed_rasters import laid_over
-
-START = b'\x89PNG\r\n\x1a\n'
 
 
 class LabelWindows:
@@ -130,7 +118,7 @@ class LabelWindows:
 
     def require_unchanged(self) -> None:
         """Raise a UserError if the file has changed since it was opened."""
-        self._source.require_unchanged(TRAINED)
+        self._source.require_unchanged()
 
     def _count(self) -> np.ndarray:
         in_file, missing = np.zeros(len(self._new_labels), np.int64), 0
@@ -173,65 +161,18 @@ def open_labels(
             lie elsewhere on the map.
         UserError: See :class:`LabelWindows`.
     """
-    rules = reduce_zero_label, label_map, image
-    if Path(path).suffix.lower() in LABELS and (size := _png_size(Path(path))) is not None:
-        if place_of_file(Path(path)) == NOWHERE:
-            _require_size(size, path, image)  # before GDAL opens the file
-        return _png_labels(path, *rules)
-    source = open_image(path, partial(_decoded, image=image), are_labels=True)
-    return LabelWindows(_laid_over(source, image), *rules)
-
-
-def _laid_over(labels: ImageSource, image: ImageSource) -> ImageSource:
+    source = open_image(path, _decoded, are_labels=True)
     try:
-        labels = laid_over(labels, image)
+        source = laid_over(source, image)
     except UserError as error:
         raise BadImageError(LABELS_ELSEWHERE, str(error)) from None
-    _require_size(labels.shape[:2], labels.name, image)
-    return labels
-
-
-def _png_size(path: Path) -> tuple[int, int] | None:
-    """Return (H, W) from the header of a PNG file, or None if it is not a PNG file."""
-    try:
-        with open_regular(path) as file:
-            start, width, height = struct.unpack('>8s8xII', file.read(24))
-    except (OSError, struct.error):
-        return None
-    return (height, width) if start == START else None
-
-
-def _png_labels(
-    path: str, reduce_zero_label: bool, label_map: Any, image: ImageSource
-) -> LabelWindows:
-    """Open and count the labels of a PNG file, and report damage as for other label files."""
-    try:
-        labels = _laid_over(Raster(Path(path), are_labels=True), image)
-        return LabelWindows(labels, reduce_zero_label, label_map, image)
-    except BadImageError:
-        raise
-    except WindowError as error:
-        raise BadImageError(LABELS_UNREADABLE, str(error)) from None
-    except UserError:
-        raise
-    except Exception as error:  # rasterio raises many kinds when it opens a file
-        raise BadImageError(LABELS_UNREADABLE, f'{Path(path)} ({reason(error)})') from None
-
-
-def _decoded(path: str, image: ImageSource) -> np.ndarray:
-    """Decode a file whose format has no windows, if its header has the size of the image."""
-    data = LoadImage().read(path, LABELS_MISSING)
-    try:
-        size = label_size(data, Path(path))
-    except Exception as error:  # the decoders of Pillow raise many kinds
-        detail = '' if isinstance(error, UnidentifiedImageError) else f' ({reason(error)})'
-        raise BadImageError(LABELS_UNREADABLE, f'{Path(path)}{detail}') from None
-    _require_size(size[::-1], path, image)
-    return decode_labels(data, path)
-
-
-def _require_size(size: tuple[int, int], path: str, image: ImageSource) -> None:
-    if size != image.shape[:2]:
-        (height, width), (rows, columns) = size, image.shape[:2]
+    if source.shape[:2] != image.shape[:2]:
+        (height, width), (rows, columns) = source.shape[:2], image.shape[:2]
         detail = f'{image.name} has {columns}x{rows} pixels, but {path} has {width}x{height}'
         raise BadImageError(LABELS_OF_OTHER_SIZE, detail)
+    return LabelWindows(source, reduce_zero_label, label_map, image)
+
+
+def _decoded(path: str) -> np.ndarray:
+    """Decode a file whose format has no windows."""
+    return decode_labels(LoadImage().read(path, LABELS_MISSING), path)

@@ -13,13 +13,10 @@ from shapely.geometry import MultiPolygon, Polygon, box
 from ...base.errors import UserError, did_you_mean, one_line
 from ...base.geometry import Window
 from ..files.image_source import ImageSource
-from .read_features import in_pixels, not_in_image, read_features
+from .read_features import POLYGONS, in_pixels, not_in_image, read_features
 
-POLYGONS = 'Polygon', 'MultiPolygon'
 # A polygon that crosses itself is repaired if this share of its area changes at most.
 MAX_CHANGE = 0.01
-# A polygon with more crossings is not repaired: the time grows with the square of their number.
-MAX_CROSSINGS, EDGES_TOGETHER = 1000, 256
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,8 @@ class LabeledPolygons:
         labels = np.array([label for _, label, _ in polygons], np.int64)
         are_ignored = np.array([is_ignored for _, _, is_ignored in polygons], bool)
         shapes = _within_box(shapes, box(0, 0, size[1], size[0]))
-        kept = shapely.area(shapes) > 0
-        return cls(shapes[kept], labels[kept], are_ignored[kept])
+        is_inside = shapely.area(shapes) > 0
+        return cls(shapes[is_inside], labels[is_inside], are_ignored[is_inside])
 
     @cached_property
     def tree(self) -> shapely.STRtree:
@@ -94,8 +91,8 @@ def read_polygons(
     file names another reference system. Otherwise, they are pixels.
 
     Raises:
-        UserError: If the file cannot be read, if a feature is not a polygon, has an unknown class,
-            or crosses itself so that its area is ambiguous, or if all are outside the image.
+        UserError: If the file cannot be read, if a feature has an unknown class or crosses itself
+            so that its area is ambiguous, or if all are outside the image.
     """
     in_file, polygons = read_features(path), []
     features = in_pixels(in_file, image)
@@ -105,10 +102,10 @@ def read_polygons(
         place = f'{path}: feature {number}'
         label = label_of(properties, class_property, classes, place)
         polygons.append((repaired(shape, place), label, False))
-    found = LabeledPolygons.within(image.shape[:2], polygons)
-    if polygons and not len(found.shapes):
+    labeled = LabeledPolygons.within(image.shape[:2], polygons)
+    if polygons and not len(labeled.shapes):
         raise not_in_image(image, in_file)
-    return found
+    return labeled
 
 
 def label_of(
@@ -119,10 +116,10 @@ def label_of(
     ``place`` starts the sentence about a feature without the property, or with another class.
     """
     if class_property not in properties:
-        known = ', '.join(map(str, properties)) or 'none'
+        names = ', '.join(map(str, properties)) or 'none'
         raise UserError(
             f'{place} has no property {class_property!r} with the name of its class: set '
-            f'class_property of the dataset to one of its properties ({known})'
+            f'class_property of the dataset to one of its properties ({names})'
         )
     name = properties[class_property]
     if name not in classes:
@@ -134,27 +131,14 @@ def label_of(
     return classes.index(name)
 
 
-def require_polygon(shape: Any, place: str) -> None:
-    """Refuse a shape that is not a Polygon or MultiPolygon; ``place`` starts the sentence."""
-    if shape.geom_type not in POLYGONS or shape.is_empty:
-        kind = f'is an empty {shape.geom_type}' if shape.is_empty else f'is a {shape.geom_type}'
-        raise UserError(f'{place} {kind}, not a Polygon or MultiPolygon: correct or remove it')
-
-
 def repaired(shape: Any, place: str) -> Any:
     """Return a valid Polygon or MultiPolygon that covers the same area.
 
     Raises:
-        UserError: If the shape is not a polygon, if it crosses itself very often, or if its repair
-            changes its area.
+        UserError: If its repair changes its area. ``place`` starts the sentence.
     """
-    require_polygon(shape, place)
     if shape.is_valid:
         return shape
-    if _crosses_often(shape):
-        raise UserError(
-            f'{place} crosses itself more than {MAX_CROSSINGS} times: correct or remove it'
-        )
     whole = _polygonal(shapely.make_valid(shape))
     if abs(whole.area - shape.area) > MAX_CHANGE * max(whole.area, shape.area):
         raise UserError(
@@ -163,21 +147,6 @@ def repaired(shape: Any, place: str) -> Any:
             'correct or remove it'
         )
     return whole
-
-
-def _crosses_often(shape: Any) -> bool:
-    rings = shapely.get_rings(shapely.get_parts(shape))
-    corners, ring = shapely.get_coordinates(rings, return_index=True)
-    edges = shapely.linestrings(
-        np.stack([corners[:-1], corners[1:]], axis=1)[ring[1:] == ring[:-1]]
-    )
-    tree, found = shapely.STRtree(edges), 0
-    for start in range(0, len(edges), EDGES_TOGETHER):
-        pairs = tree.query(edges[start : start + EDGES_TOGETHER], predicate='crosses')
-        found += pairs.shape[1]
-        if found > 2 * MAX_CROSSINGS:  # each is found from both of its edges
-            return True
-    return False
 
 
 def without_holes(shape: Any) -> Iterator[Polygon]:

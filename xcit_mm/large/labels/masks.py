@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import UserError
-from ...base.files import open_regular
 from ...base.geometry import Window, overlap
 from ...network.weights.cache import is_url
-from ..files.image_source import PREDICTED, ImageSource
+from ..files.image_source import ImageSource
 from ..files.image_views import ImageView
 from ..files.no_data import has_data
-from ..files.open_image import ARRAYS, errors_of, open_image
-from ..files.rasters import LABELS, RASTERS, Raster
+from ..files.open_image import ARRAYS, open_image
+from ..files.rasters import LABELS, RASTERS
 from .placed_rasters import laid_over
 
 
@@ -31,7 +30,7 @@ class Mask(ABC):
     def read(self, window: Window) -> np.ndarray:
         """Return which pixels of a window are predicted, (h, w) bool."""
 
-    def require_unchanged(self, use: str) -> None:  # noqa: B027  most masks are in memory
+    def require_unchanged(self) -> None:  # noqa: B027  most masks are in memory
         """Raise a UserError if a file that is still read has changed."""
 
 
@@ -50,9 +49,9 @@ class MaskedImage(ImageView):
         boxes = zip(self.source.valid_box(), self.mask.box, strict=True)
         return Window(*(overlap(a, b) for a, b in boxes))
 
-    def require_unchanged(self, use: str = PREDICTED) -> None:
-        super().require_unchanged(use)
-        self.mask.require_unchanged(use)
+    def require_unchanged(self) -> None:
+        super().require_unchanged()
+        self.mask.require_unchanged()
 
     def _read(self, window: Window) -> np.ndarray:
         return self.source.read(window)
@@ -92,8 +91,8 @@ class PlacedMask(Mask):
     def read(self, window: Window) -> np.ndarray:
         return _selected(self._raster, window)
 
-    def require_unchanged(self, use: str) -> None:
-        self._raster.require_unchanged(use)
+    def require_unchanged(self) -> None:
+        self._raster.require_unchanged()
 
 
 def open_mask(path: str | Path) -> ImageSource:
@@ -102,18 +101,12 @@ def open_mask(path: str | Path) -> ImageSource:
     Raises:
         UserError: If it is not a TIFF, JPEG 2000, PNG or NumPy file on this machine with one band.
     """
-    suffix = Path(path).suffix.lower()
-    if is_url(str(path)) or suffix not in (*RASTERS, *LABELS, *ARRAYS):
+    if is_url(str(path)) or Path(path).suffix.lower() not in (*RASTERS, *LABELS, *ARRAYS):
         raise UserError(
             f'{path} cannot be used as a mask: name a TIFF, JPEG 2000, PNG or NumPy file on this '
             'machine'
         )
-    if suffix in LABELS:
-        with errors_of(path):
-            open_regular(Path(path).expanduser()).close()
-            mask: ImageSource = Raster(Path(path).expanduser(), are_labels=True)
-    else:
-        mask = open_image(path, str, are_labels=True)  # which reads all of these by windows
+    mask = open_image(path, str, are_labels=True)  # which reads all of these by windows
     if mask.shape[2] != 1:
         raise UserError(f'the mask {path} has {mask.shape[2]} bands: copy one to another file')
     return mask
@@ -126,7 +119,7 @@ def mask_of(mask: ImageSource, image: ImageSource) -> Mask:
     and may have fewer pixels.
 
     Raises:
-        UserError: If the mask does not fit the image, is empty, or lies elsewhere.
+        UserError: If the mask does not fit the image, or lies elsewhere.
     """
     placed = laid_over(mask, image)
     if None not in (mask.place.transform, image.place.transform):
@@ -137,17 +130,10 @@ def mask_of(mask: ImageSource, image: ImageSource) -> Mask:
             f'the mask {mask.name} has {w}x{h} pixels, which is not the shape of {image.name} '
             f'with {W}x{H} pixels: name a mask of the same image'
         )
-    stretched = Stretched(_all_selected(mask), (H, W))
-    if not all(stretched.box.size):
-        raise UserError(f'the mask {mask.name} has no pixel other than 0 in {image.name}')
-    return stretched
-
-
-def _all_selected(mask: ImageSource) -> np.ndarray:
-    selected = np.zeros(mask.shape[:2], bool)
+    selected = np.zeros((h, w), bool)
     for window in mask.windows():
         selected[tuple(window)] = _selected(mask, window)
-    return selected
+    return Stretched(selected, (H, W))
 
 
 def _selected(mask: ImageSource, window: Window) -> np.ndarray:

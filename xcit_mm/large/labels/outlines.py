@@ -1,11 +1,10 @@
 """Outlines of regions of pixels with one value."""
 
-from array import array
 from collections.abc import Iterable, Sequence
-from itertools import chain
 
 import numpy as np
 import shapely
+from shapely.geometry import shape
 
 POLYGONS = shapely.GeometryType.POLYGON
 
@@ -20,16 +19,9 @@ def outlines_of(
     """
     from rasterio import features
 
-    corners, rings, polygons, found = array('d'), array('q', [0]), array('q', [0]), array('q')
-    for shape, value in features.shapes(values, mask):
-        for ring in shape['coordinates']:
-            corners.extend(chain.from_iterable(ring))
-            rings.append(len(corners) // 2)
-        polygons.append(len(rings) - 1)
-        found.append(int(value))
-    return built(np.array(corners).reshape(-1, 2), np.array(rings), np.array(polygons)), np.array(
-        found, np.int64
-    )
+    outlines = [(shape(outline), value) for outline, value in features.shapes(values, mask)]
+    polygons = np.array([polygon for polygon, _ in outlines], object)
+    return polygons, np.array([value for _, value in outlines], np.int64)
 
 
 def outlines_of_masks(masks: Iterable[tuple[Sequence[int], np.ndarray]]) -> np.ndarray:
@@ -59,14 +51,14 @@ def outlines_by_label(polygons: np.ndarray, labels: np.ndarray) -> dict[int, sha
     return {label: shapely.multipolygons(polygons[labels == label]) for label in present}
 
 
-def built(corners: np.ndarray, rings: np.ndarray, polygons: np.ndarray) -> np.ndarray:
+def from_arrays(corners: np.ndarray, rings: np.ndarray, polygons: np.ndarray) -> np.ndarray:
     """Return polygons (n,) from corners (m, 2) and the offsets of rings and polygons."""
     if len(polygons) == 1:
         return np.empty(0, object)
     return shapely.from_ragged_array(POLYGONS, corners, (rings, polygons))
 
 
-def taken_apart(polygons: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def to_arrays(polygons: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the corners (m, 2) and the offsets of rings and polygons of polygons (n,)."""
     _, corners, (rings, offsets) = shapely.to_ragged_array(polygons)
     return corners, rings, offsets

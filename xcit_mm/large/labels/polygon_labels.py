@@ -8,7 +8,7 @@ import shapely
 from ...base.geometry import Window
 from ..files.image_source import ImageSource
 from .labeled_polygons import LabeledPolygons
-from .outlines import built, taken_apart
+from .outlines import from_arrays, to_arrays
 
 MIN_CORNERS = 4  # of a ring, whose last corner is its first one
 # Corners are rounded to fractions of a pixel that are exact in the coordinates of each window, too.
@@ -51,8 +51,8 @@ class PolygonLabels(ImageSource):
         )
         order = np.argsort(labels, kind='stable')
         shapes, places = shapely.get_parts(self.polygons.shapes[numbers[order]], return_index=True)
-        shapes, kept = _reduced_outside(shapes, window)
-        values = labels[order][places[kept]].tolist()
+        shapes, drawn = _reduced_outside(shapes, window)
+        values = labels[order][places[drawn]].tolist()
         if not values:
             return np.full((*window.size, 1), self._outside, self.dtype)
         rows, columns = window
@@ -78,21 +78,21 @@ def _reduced_outside(polygons: np.ndarray, window: Window) -> tuple[np.ndarray, 
     """
     if not len(polygons):
         return polygons, np.empty(0, int)
-    corners, rings, offsets = taken_apart(polygons)
+    corners, rings, offsets = to_arrays(polygons)
     corners = np.round(corners * STEPS) / STEPS
     sides = np.zeros(len(corners), np.int8)
     for axis, span in enumerate((window.columns, window.rows)):
         sides[corners[:, axis] < span.start - 1] = 2 * axis + 1
         sides[corners[:, axis] > span.stop + 1] = 2 * axis + 2
-    kept = np.ones(len(corners), bool)
-    kept[1:-1] = (sides[1:-1] == 0) | (sides[1:-1] != sides[:-2]) | (sides[1:-1] != sides[2:])
-    kept[rings[:-1]] = kept[rings[1:] - 1] = True
-    before = np.concatenate([[0], np.cumsum(kept)])
+    remains = np.ones(len(corners), bool)
+    remains[1:-1] = (sides[1:-1] == 0) | (sides[1:-1] != sides[:-2]) | (sides[1:-1] != sides[2:])
+    remains[rings[:-1]] = remains[rings[1:] - 1] = True
+    before = np.concatenate([[0], np.cumsum(remains)])
     lengths = np.diff(before[rings])
     is_ring = lengths >= MIN_CORNERS  # a ring on one side has no more than its ends
-    kept &= np.repeat(is_ring, np.diff(rings))
+    remains &= np.repeat(is_ring, np.diff(rings))
     number = np.concatenate([[0], np.cumsum(is_ring)])[offsets]
     is_polygon = np.diff(number) > 0
     rings = np.concatenate([[0], np.cumsum(lengths[is_ring])])
     offsets = np.concatenate([[0], number[1:][is_polygon]])
-    return built(corners[kept], rings, offsets), np.flatnonzero(is_polygon)
+    return from_arrays(corners[remains], rings, offsets), np.flatnonzero(is_polygon)

@@ -53,31 +53,13 @@ def polygons_of(path: str | Path, image: ImageSource) -> Polygons:
         UserError: If the file cannot be used, or has no polygon in the image.
     """
     features = read_features(path)
-    _require_polygons(features)
-    inside, guesses = _placed(features, image), []
+    inside = _placed(features, image)
     if not inside and features.crs is None and image.georeference.get('crs') is not None:
-        guesses.append(replace(features, crs=WGS84))
         with suppress(UserError):  # the coordinates are no degrees
-            inside = _placed(guesses[0], image)
-    if inside:
-        return Polygons(inside, image.shape[:2])
-    raise not_in_image(image, features, *guesses)
-
-
-def _require_polygons(features: Features) -> None:
-    import shapely
-
-    kinds = {geometry.geom_type for geometry in features.geometries}
-    if not kinds or not kinds <= {'Polygon', 'MultiPolygon'}:
-        found = ', '.join(sorted(kinds)) or 'no features'
-        raise UserError(f'{features.path} has {found}, but a region needs polygons')
-    for number, polygon in enumerate(features.geometries, 1):
-        if not polygon.is_valid:
-            raise UserError(
-                f'{features.path}: the polygon of feature {number} is invalid '
-                f'({shapely.is_valid_reason(polygon)}): repair it, for example with ogr2ogr '
-                '-makevalid'
-            )
+            inside = _placed(replace(features, crs=WGS84), image)
+    if not inside:
+        raise not_in_image(image, features)
+    return Polygons(inside, image.shape[:2])
 
 
 def _placed(features: Features, image: ImageSource) -> list[Any]:

@@ -1,9 +1,8 @@
-"""Vector features: geometries with properties, from GeoJSON and GeoPackage files."""
+"""Polygons with properties, from GeoJSON and GeoPackage files."""
 
 import json
 import math
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,25 +11,20 @@ import numpy as np
 import shapely
 from shapely.geometry import shape
 
-from ...base.errors import UserError, looked_in, one_line, reason
+from ...base.errors import UserError, one_line, reason
 from ...base.file_headers import SQLITE
 from ...base.files import read_regular
 from ...data.tiff.reference_systems import crs_of
 from ..files.crs_names import crs_name
-from ..files.image_source import ImageSource
+from ..files.image_source import ImageSource, errors_of
 from ..files.pixel_sizes import area_at_center
-from .geometry_kinds import CURVES, SURFACES, require_known_kind
-from .read_geopackage import read_layer
+from .read_geopackage import decoded, read_layer
 from .reprojection import across_180_degrees, period_of, repeated_within, reprojected
 
 MAX_BYTES = 2**31 - 1  # of a file of features, which is read as a whole
 # GeoJSON's names for degrees of longitude and latitude.
 DEGREES = {'urn:ogc:def:crs:OGC:1.3:CRS84': 'EPSG:4326', 'urn:ogc:def:crs:OGC::CRS84': 'EPSG:4326'}
-CRS_MEMBERS = 'type', 'properties'
-GEOMETRIES = (
-    *('Point', 'MultiPoint', 'LineString', 'MultiLineString'),
-    *('Polygon', 'MultiPolygon', 'GeometryCollection'),
-)
+POLYGONS = 'Polygon', 'MultiPolygon'
 GRID = 33  # places a side, in and around an image, from which its surroundings are found
 
 
@@ -40,8 +34,8 @@ class Features:
 
     Attributes:
         path: The file.
-        geometries: n geometries of shapely in two dimensions, with finite coordinates, as they are
-            in the file: they may be invalid or empty.
+        geometries: n Polygons and MultiPolygons of shapely in two dimensions, with finite
+            coordinates, as they are in the file: they may be invalid.
         properties: n dicts.
         crs: The reference system that the file names, or None. The coordinates of a GeoJSON file
             without one belong to its image: map coordinates, or pixels.
@@ -61,19 +55,30 @@ def read_features(path: str | Path) -> Features:
     coordinates belong to a named reference system.
 
     Raises:
-        UserError: If the file is missing or cannot be read, if a feature has no geometry or
-            coordinates that are not finite numbers, or if a GeoPackage has several layers.
+        UserError: If the file is missing or cannot be read, if a feature is not a polygon with
+            finite coordinates, or if a GeoPackage has several layers.
     """
-    path = Path(path).expanduser()
-    try:
-        data = read_regular(path, MAX_BYTES)
-    except FileNotFoundError:
-        raise UserError(f'{path} does not exist{looked_in(path)}') from None
-    except OSError as error:
-        raise UserError(f'{path} cannot be read ({reason(error)})') from None
-    if data.startswith(SQLITE):
-        return Features(path, *read_layer(path, data))
-    return _geojson(path, data)
+    path, polygons = Path(path).expanduser(), []
+    with errors_of(path):
+        data, decode = read_regular(path, MAX_BYTES), decoded
+        if data.startswith(SQLITE):
+            features, crs = read_layer(path)
+        else:
+            features, crs = _geojson(path, json.loads(data.decode('utf-8-sig')))
+            decode = shape
+    for number, (geometry, _) in enumerate(features, 1):
+        try:
+            polygon = shapely.force_2d(decode(geometry))
+            is_finite = np.isfinite(shapely.get_coordinates(polygon)).all()
+            if polygon.geom_type not in POLYGONS or polygon.is_empty or not is_finite:
+                raise ValueError(f'it is {one_line(polygon.wkt)}')
+        except Exception as error:  # shapely raises many kinds
+            raise UserError(
+                f'{path}: feature {number} is not a Polygon or MultiPolygon with numbers as '
+                f'coordinates ({reason(error)}): correct or remove it'
+            ) from None
+        polygons.append(polygon)
+    return Features(path, polygons, [properties for _, properties in features], crs)
 
 
 def in_pixels(features: Features, image: ImageSource) -> Features:
@@ -144,24 +149,13 @@ def in_crs(
     return replace(features, geometries=[*moved])
 
 
-def not_in_image(image: ImageSource, features: Features, *guesses: Features) -> UserError:
-    """Return what is wrong with a file that has no feature in its image.
-
-    ``guesses`` are the same features in other reference systems that were tried as well.
-    """
-    place = 'for which the file names no system'
-    if features.crs is not None:
-        place = f'in {one_line(features.crs)}'
-    cause = 'may belong to another reference system or to another image'
-    for read in (features, *guesses):
-        swapped = shapely.transform(_objects(read.geometries), lambda points: points[:, ::-1])
-        with suppress(UserError):
-            placed = in_pixels(replace(read, geometries=[*swapped]), image).geometries
-            if shapely.intersects(placed, shapely.box(0, 0, *image.shape[1::-1])).any():
-                cause = 'lie in it if they are exchanged: write x (longitude) before y (latitude)'
+def not_in_image(image: ImageSource, features: Features) -> UserError:
+    """Return what is wrong with a file that has no feature in its image."""
+    place = f'in {one_line(features.crs)}' if features.crs else 'for which the file names no system'
     return UserError(
         f'{features.path}: none of its {len(features.geometries)} polygons overlaps {image.name}: '
-        f'the coordinates, {place}, {cause}'
+        f'the coordinates, {place}, may belong to another reference system or to another image, or '
+        'be latitudes before longitudes'
     )
 
 
@@ -171,78 +165,26 @@ def _objects(geometries: Sequence[Any]) -> np.ndarray:
     return array
 
 
-def _geojson(path: Path, data: bytes) -> Features:
-    try:
-        content = json.loads(data.decode('utf-8-sig'))
-        features = _listed(content)
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f'{path} is neither a GeoJSON file nor a GeoPackage ({reason(error)})'
-        ) from None
-    crs, geometries, properties = _named_crs(path, content, features), [], []
-    for number, feature in enumerate(features, 1):
-        geometries.append(_geometry(path, number, feature))
-        known = feature.get('properties')
-        properties.append(known if isinstance(known, dict) else {})
-    return Features(path, geometries, properties, crs)
-
-
-def _listed(content: Any) -> list:
-    members = content if isinstance(content, dict) else {}
-    if isinstance(members.get('features'), list):
-        return members['features']
-    kind = members.get('type')
-    if kind == 'Feature':
-        return [content]
-    if kind in (*GEOMETRIES, *CURVES.values(), *SURFACES.values()):
-        return [dict(geometry=content)]
-    raise ValueError('it has no list of features')
-
-
-def _named_crs(path: Path, content: dict, features: Sequence[Any]) -> str | None:
-    """Return the reference system that the members ``crs`` name, as GeoJSON 2008 has them.
-
-    PostGIS writes them into the geometries.
-    """
-    objects = [content, *features, *(f['geometry'] for f in features if _has(f, 'geometry'))]
-    members = [part['crs'] for part in objects if _has(part, 'crs')]
-    if any(member != members[0] for member in members):
+def _geojson(path: Path, content: Any) -> tuple[list[tuple[Any, dict]], str | None]:
+    """Return the geometries and properties of GeoJSON, and the name of its reference system."""
+    if 'features' not in content:
+        content = dict(features=[content if 'geometry' in content else dict(geometry=content)])
+    features = content['features']
+    geometries = [feature['geometry'] for feature in features]
+    names = {*_named_crs(content, *features, *geometries)}
+    if len(names) > 1:
         raise UserError(f'{path} has several reference systems: write a file for each of them')
-    if not members:
-        return None
-    kind, about = (members[0].get(key) if _has(members[0], key) else None for key in CRS_MEMBERS)
-    about = about if isinstance(about, dict) else {}
-    name = about.get('name', about.get('urn'))
-    if kind == 'EPSG' and name is None and 'code' in about:
-        name = f'EPSG:{about["code"]}'
-    if not isinstance(name, str):
-        text = one_line(json.dumps(members[0]))
-        raise UserError(
-            f'{path}: its member crs, {text}, has no name or code of a reference system, and links '
-            'are not followed: write the file with ogr2ogr -t_srs SYSTEM -lco RFC7946=NO'
-        )
-    return DEGREES.get(name, name)
+    properties = [feature.get('properties') or {} for feature in features]
+    crs = names.pop() if names else None
+    return [*zip(geometries, properties, strict=True)], DEGREES.get(crs, crs)
 
 
-def _has(content: Any, key: str) -> bool:
-    return isinstance(content, dict) and content.get(key) is not None
+def _named_crs(*parts: Any) -> Iterator[str]:
+    """Yield the reference systems that parts of a file name, as GeoJSON 2008 has them.
 
-
-def _geometry(path: Path, number: int, feature: Any) -> Any:
-    try:
-        if feature['geometry'] is None:
-            raise ValueError('it is null')
-        require_known_kind(feature['geometry']['type'], f'{path}: feature {number}')
-        geometry = shapely.force_2d(shape(feature['geometry']))
-        if not np.isfinite(shapely.get_coordinates(geometry)).all():
-            raise ValueError('a coordinate is not finite')
-    except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        cause = reason(error)
-    except shapely.errors.ShapelyError as error:
-        cause = reason(error)
-    else:
-        return geometry
-    raise UserError(
-        f'{path}: feature {number} has no geometry with numbers as coordinates ({cause}): correct '
-        'or remove it'
-    )
+    PostGIS writes them into the geometries. Links are not followed.
+    """
+    for part in parts:
+        if part and (member := part.get('crs')):
+            about = member['properties']
+            yield str(about.get('name') or about.get('urn') or f'EPSG:{about["code"]}')

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import shapely
 
-from .outlines import built, taken_apart
+from .outlines import from_arrays, to_arrays
 
 POLYGONS = shapely.GeometryType.POLYGON, shapely.GeometryType.MULTIPOLYGON
 EARTH = 6_371_000  # its radius in meters
@@ -171,8 +171,8 @@ def _changed(
         return geometries
     wholes = geometries[are_polygons]
     parts, places = shapely.get_parts(wholes, return_index=True)
-    corners, rings, offsets = taken_apart(parts)
-    parts = built(change(corners, rings), rings, offsets)
+    corners, rings, offsets = to_arrays(parts)
+    parts = from_arrays(change(corners, rings), rings, offsets)
     is_single = shapely.get_type_id(wholes) == shapely.GeometryType.POLYGON
     moved = geometries.copy()
     moved[are_polygons] = np.where(

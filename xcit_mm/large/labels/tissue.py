@@ -28,11 +28,14 @@ def tissue_of(image: ImageSource, small: np.ndarray) -> Stretched:
     _, labels, stats, _ = cv2.connectedComponentsWithStats(mask)
     is_large = stats[:, cv2.CC_STAT_AREA] >= SMALLEST * mask.size
     is_large[0] = False  # the glass
-    found = is_large[labels]
+    is_tissue = is_large[labels]
     # Otsu's threshold divides any picture, also one of glass only.
-    if not found.any() or saturation[found].mean() - saturation[~found].mean() < MIN_SATURATION:
+    if (
+        not is_tissue.any()
+        or saturation[is_tissue].mean() - saturation[~is_tissue].mean() < MIN_SATURATION
+    ):
         raise UserError(
             f'{image.name} has no tissue that differs from the glass in color: name a mask instead '
             '(--mask FILE)'
         )
-    return Stretched(found, image.shape[:2])
+    return Stretched(is_tissue, image.shape[:2])

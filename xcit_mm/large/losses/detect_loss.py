@@ -33,7 +33,8 @@ from ...base.errors import UserError
 from ...base.geometry import Window, evenly_cut
 from ...base.progress import Progress, silent
 from ..maps.anchors import DenseOutputs
-from ..maps.detect import TILE, keeps
+from ..maps.detect import TILE
+from ..maps.known_models import keeps
 from ..maps.lazy import LazyMap
 from ..maps.rois import HeldRoISource, borrow_around, number_of_stages, reading_windows
 from ..maps.streamed_maps import Pyramid

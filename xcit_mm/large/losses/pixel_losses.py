@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...network.ops.moments import widened
+from ...network.ops.moments import to_widest
 from ..tokens.shards import Shards
 
 EPS = torch.finfo(torch.float32).eps  # mmseg adds it to its divisors
@@ -34,11 +34,6 @@ class PixelLoss(ABC):
 
     def __init__(self, module: nn.Module, head: nn.Module, counts: np.ndarray) -> None:
         self._module, self._ignored = module, head.ignore_index
-
-    @staticmethod
-    @abstractmethod
-    def problem(module: nn.Module, head: nn.Module) -> tuple[str, str] | None:
-        """Return why the loss cannot be computed, not even by mmseg, and the remedy."""
 
     def add(self, scores: Tensor, labels: Tensor) -> None:  # noqa: B027
         """Add pixels to the sums that the loss depends on, if there are any."""
@@ -65,16 +60,6 @@ class CrossEntropy(PixelLoss):
         super().__init__(module, head, counts)
         self._divisor = _divisor(module, head, counts)
         self._sum = torch.zeros((), dtype=torch.float64)
-
-    @staticmethod
-    def problem(module: nn.Module, head: nn.Module) -> tuple[str, str] | None:
-        if module.use_mask:
-            return 'is a loss of masks', 'set use_mask=False'
-        if not module.use_sigmoid and head.out_channels == 1:
-            return 'compares classes, but the head has only one output', 'set use_sigmoid=True'
-        if module.use_sigmoid and module.class_weight is not None and head.out_channels > 1:
-            return 'has weights that do not fit several sigmoids', 'remove class_weight'
-        return None
 
     def share(self, scores: Tensor, labels: Tensor) -> Tensor:
         if (labels != self._ignored).any():
@@ -126,12 +111,6 @@ class Dice(PixelLoss):
         self._sums = torch.zeros(2, dtype=torch.float64)
         self._value = self._derivatives = None
 
-    @staticmethod
-    def problem(module: nn.Module, head: nn.Module) -> tuple[str, str] | None:
-        if head.out_channels == 1 and module.ignore_index == 0:
-            return 'ignores the only output', 'set its ignore_index=255'
-        return None
-
     def add(self, scores: Tensor, labels: Tensor) -> None:
         self._sums += self._sums_of(scores, labels).cpu()
 
@@ -170,7 +149,7 @@ class Dice(PixelLoss):
             kept = torch.arange(classes, device=p.device) != module.ignore_index
             p = p[:, kept]
         sums = (of_label * is_label).sum(), (p if module.naive_dice else p.square()).sum()
-        return widened(torch.stack(sums))
+        return to_widest(torch.stack(sums))
 
 
 def losses_by_type() -> dict[type, type[PixelLoss]]:

@@ -21,7 +21,7 @@ from .pixel_losses import EPS, losses_by_type
 
 MAX_TILE = 512  # pixels; the graph of a tile, down to the tokens, is in memory
 MAX_SCORES = 2**22  # scores for which losses are computed at a time: 16 MiB
-REMEDY = 'train on crops, without stream'
+HINT = 'train on crops, without stream'
 
 
 class Labels(Protocol):
@@ -51,27 +51,21 @@ def require_streamable_losses(model: nn.Module) -> None:
     from ...network.models.aligned_segmentors import AlignedEncoderDecoder
 
     if type(model) is not AlignedEncoderDecoder:
-        raise _not_streamed(f'{type(model).__name__} is not an AlignedEncoderDecoder', REMEDY)
+        raise _not_streamed(f'{type(model).__name__} is not an AlignedEncoderDecoder', HINT)
     for where, head in model.heads().items():
         kind = type(head)
         for method in ('loss', 'loss_by_feat', '_stack_batch_gt'):
             if getattr(kind, method, None) is not getattr(BaseDecodeHead, method):
-                raise _not_streamed(f'{kind.__name__} ({where}) overrides {method}', REMEDY)
+                raise _not_streamed(f'{kind.__name__} ({where}) overrides {method}', HINT)
         if head.sampler is not None:
             name = type(head.sampler).__name__
             raise _not_streamed(f'{name} ({where}) compares all pixels', 'remove the sampler')
+        known = losses_by_type()
         for module in _modules(head):
-            _require_known(module, head, where)
-
-
-def _require_known(module: nn.Module, head: nn.Module, where: str) -> None:
-    known, name = losses_by_type(), type(module).__name__
-    if type(module) not in known:
-        names = ' or '.join(kind.__name__ for kind in known)
-        raise _not_streamed(f'{name} ({where}) cannot be computed tile by tile', f'use {names}')
-    problem = known[type(module)].problem(module, head)
-    if problem:
-        raise _not_streamed(f'{name} ({where}) {problem[0]}', problem[1])
+            if type(module) not in known:
+                problem = f'{type(module).__name__} ({where}) cannot be computed tile by tile'
+                names = ' or '.join(kind.__name__ for kind in known)
+                raise _not_streamed(problem, f'use {names}')
 
 
 def _not_streamed(problem: str, remedy: str) -> UserError:
@@ -180,7 +174,7 @@ class HeadLosses:
         logits = head(maps)
         if not isinstance(logits, LazyMap):
             kind = type(head).__name__
-            raise _not_streamed(f'{kind} ({name}) returns more than a map of scores', REMEDY)
+            raise _not_streamed(f'{kind} ({name}) returns more than a map of scores', HINT)
         self._logits = HeldMap(logits)
         how = dict(mode='bilinear', align_corners=head.align_corners)
         self.scores = F.interpolate(self._logits, size=size, **how)

@@ -9,10 +9,9 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from ...base.processes import cpu_group, require_same, together
+from ...base.processes import all_processes, cpu_group, require_same
 from ...base.progress import Progress, silent
-from ..maps.detect import require_detector
-from ..maps.segment import require_segmentor
+from ..maps.known_models import require_detector, require_segmentor
 from ..maps.streamed_maps import Pyramid
 from ..tokens.backward import TrainedPasses, added_up, new_gradients, workspace_of
 from ..tokens.normalized import NormalizedImage
@@ -57,7 +56,7 @@ def streamed_loss(
             disk space. If processes share the image, all of them raise it.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    with new_gradients(parameters) as gradients, together(group or cpu_group()):
+    with new_gradients(parameters) as gradients, all_processes(group or cpu_group()):
         parts = _gradients(model, image, sample, memory, store, group, progress)
     loss = sum(value for name, value in parts.items() if 'loss' in name)
     return _Loss.apply(loss, gradients, *parameters), {k: float(v) for k, v in parts.items()}
@@ -67,7 +66,7 @@ def require_trainable_model(model: nn.Module) -> None:
     """Refuse a model whose loss cannot be computed tile by tile."""
     require_trainable(model.backbone)
     is_segmentor = hasattr(model, 'decode_head')
-    (require_segmentor if is_segmentor else require_detector)(model, segment_loss.REMEDY)
+    (require_segmentor if is_segmentor else require_detector)(model, segment_loss.HINT)
     if is_segmentor:
         segment_loss.require_streamable_losses(model)
     else:
@@ -82,7 +81,7 @@ def require_room(
     group: dist.ProcessGroup | None = None,
 ) -> None:
     """Refuse an image (H, W) whose training needs more memory or disk space than there is."""
-    with together(group or cpu_group()):
+    with all_processes(group or cpu_group()):
         image = Unread((model.backbone.in_channels, *size))
         passes = TrainedPasses(model.backbone, image, group=group)
         with workspace_of(passes, memory, store):

@@ -15,7 +15,6 @@ from mmengine.config import ConfigDict
 from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
-from ...base.errors import UserError
 from ...base.geometry import Window, tiles
 from ...base.progress import Progress, silent
 from ..files.validity import NONE
@@ -30,36 +29,6 @@ from .streamed_maps import Pyramid
 TILE = 1024  # pixels; configs limit the number of proposals for images of about this size
 MAX_OBJECTS = 2**31  # for each tile, after its proposals
 CHUNK = 256  # number of objects whose masks are computed together
-
-
-def require_detector(model: nn.Module, remedy: str = 'use --sliced') -> None:
-    """Refuse a detector that cannot find objects on windows of its maps."""
-    from mmdet.models import SingleStageDetector, TwoStageDetector
-    from mmdet.models.dense_heads.base_dense_head import BaseDenseHead
-    from mmdet.models.roi_heads import CascadeRoIHead, StandardRoIHead
-
-    kind = part = type(model)
-    if keeps(kind, TwoStageDetector, 'predict', 'extract_feat'):
-        part = type(model.roi_head)
-        known_heads = StandardRoIHead, CascadeRoIHead
-        if any(keeps(part, known, 'predict_bbox', 'predict_mask') for known in known_heads):
-            part = type(getattr(model, 'rpn_head', model))
-            if keeps(part, BaseDenseHead, 'predict_by_feat'):
-                return
-    elif keeps(kind, SingleStageDetector, 'predict', 'extract_feat'):
-        part = type(model.bbox_head)
-        names = 'predict', 'predict_by_feat', '_bbox_post_process'
-        if keeps(part, BaseDenseHead, *names) and not model.with_mask:
-            return
-    raise UserError(
-        f'the model cannot be streamed: which pixels of its maps {part.__name__} reads is not '
-        f'known; {remedy}'
-    )
-
-
-def keeps(kind: type, base: type, *methods: str) -> bool:
-    """Return whether a class keeps these methods of a base class."""
-    return all(getattr(kind, name, None) is getattr(base, name) for name in methods)
 
 
 @torch.inference_mode()

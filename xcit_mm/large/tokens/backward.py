@@ -27,10 +27,10 @@ from ...base.device import sent, widest_dtype
 from ...base.files import require_writable
 from ...base.geometry import Window
 from ...base.progress import Progress, silent
-from ...base.threads import ahead
+from ...base.threads import prefetch
 from ...network.fast.tracing import computed_dtype, without_autocast
 from ...network.ops.gram import affine_map, map_tokens
-from ...network.ops.moments import widened
+from ...network.ops.moments import to_widest
 from ...network.ops.sums import from_sums
 from ...network.rows import ALONE, RowsWithGaps
 from .passes import HALO, TILE_TENSORS, Passes
@@ -43,7 +43,7 @@ from .workspace import Demand, free_disk, memory_limit, open_workspace
 TRAINED_TILE_TENSORS = 40  # the most tensors of its size that the graph of a tile needs
 
 
-class OfMoments(NamedTuple):
+class MomentGradients(NamedTuple):
     """The gradient that the moments of the normed tokens contribute to each token."""
 
     norm: nn.Module
@@ -238,9 +238,9 @@ class TrainedPasses(Passes):
         number: int,
         output: TokenGradients,
         of_input: TokenGradients | None,
-        of_moments: OfMoments | None,
+        of_moments: MomentGradients | None,
         progress: Progress,
-    ) -> OfMoments:
+    ) -> MomentGradients:
         """Compute the gradients of a layer, and return what its moments contribute to its input.
 
         ``of_moments`` is what the moments of the next layer contribute to the output.
@@ -263,7 +263,7 @@ class TrainedPasses(Passes):
         )
         accumulate(attended, of_attended)
         S = (dG + dG.mT) / N
-        return OfMoments(block.norm1, S, (ds / N - s.detach() @ S[0])[:, None])
+        return MomentGradients(block.norm1, S, (ds / N - s.detach() @ S[0])[:, None])
 
     def _tiles_backward(
         self,
@@ -271,7 +271,7 @@ class TrainedPasses(Passes):
         total: '_Sums',
         output: TokenGradients,
         of_input: TokenGradients | None,
-        of_moments: OfMoments | None,
+        of_moments: MomentGradients | None,
         progress: Progress,
     ) -> None:
         """Compute the gradients of the tiles of a layer; the first two leaves are M and m."""
@@ -299,13 +299,13 @@ class TrainedPasses(Passes):
             of_input.settle()
 
     def _embed_backward(
-        self, output: TokenGradients, of_moments: OfMoments, progress: Progress
+        self, output: TokenGradients, of_moments: MomentGradients, progress: Progress
     ) -> None:
         """Compute the gradients of the embedding of the patches."""
         layers = self.backbone.patch_embed, self.backbone.pos_embeder, of_moments.norm
         total = _Sums([p for layer in layers for p in _trained(layer)])
         windows = [*filter(None, map(self._with_data, self._own_tiles(self._patch_tile)))]
-        with closing(ahead(map(self._read_pixels, windows))) as read:
+        with closing(prefetch(map(self._read_pixels, windows))) as read:
             for window in progress(windows, 'gradients of patches'):
                 with torch.enable_grad():
                     x = self._embedded(window, next(read))
@@ -314,7 +314,7 @@ class TrainedPasses(Passes):
                 total.add(torch.autograd.grad(outputs, total.leaves, gradients, allow_unused=True))
         accumulate(total.leaves, total.over(self.shards))
 
-    def _norm_backward(self, number: int, of_moments: OfMoments, progress: Progress) -> None:
+    def _norm_backward(self, number: int, of_moments: MomentGradients, progress: Progress) -> None:
         """Compute the gradients of the norm of the first layer that is trained."""
         total = _Sums(_trained(of_moments.norm))
         tiles = self._own_tiles(self.tile) if total.leaves else []
@@ -417,7 +417,7 @@ def summed(tensors: Sequence[Tensor], shards: Shards) -> list[Tensor]:
     """Return the sums of tensors over all processes, exchanged in a single transfer."""
     if shards.count == 1 or not tensors:
         return [*tensors]
-    flat = shards.sum(torch.cat([widened(t).flatten() for t in tensors]))
+    flat = shards.sum(torch.cat([to_widest(t).flatten() for t in tensors]))
     parts = flat.split([t.numel() for t in tensors])
     return [part.view_as(t).to(t.dtype) for part, t in zip(parts, tensors, strict=True)]
 

@@ -24,7 +24,7 @@ from ...base.errors import ArgumentError, UserError
 from ...base.free_memory import device_memory
 from ...base.geometry import Window, around, grown, length, tiles
 from ...base.progress import Progress, silent
-from ...base.threads import ahead
+from ...base.threads import prefetch
 from ...network import XCiT
 from ...network.fast.cpu import add_attention_and_interaction, add_mlp_
 from ...network.fast.tracing import computed_dtype, without_autocast
@@ -36,7 +36,7 @@ from ...network.ops.gram import (
     map_tokens,
     queries_and_keys,
 )
-from ...network.ops.moments import widened
+from ...network.ops.moments import to_widest
 from ...network.ops.sums import from_sums, sums_of_products
 from ...network.pyramid import covered_size
 from ...network.rows import RowsWithGaps
@@ -287,7 +287,7 @@ class Passes:
         sums, own_tiles = self._no_sums(), self._own_tiles(self._patch_tile)
         computed_parts = [self._with_data(window) for window in own_tiles]
         to_read = (part for part in computed_parts if part is not None)
-        with closing(ahead(map(self._read_pixels, to_read))) as read:
+        with closing(prefetch(map(self._read_pixels, to_read))) as read:
             pairs = list(zip(own_tiles, computed_parts, strict=True))
             for window, computed in progress(pairs, 'patches'):
                 tokens = computed and self._embedded(computed, next(read))
@@ -409,7 +409,7 @@ class Passes:
             return pinned(tokens, self.device), outer
 
         parts = map(read, filter(None, windows))
-        return ahead(parts) if source.device != self.device else (part for part in parts)
+        return prefetch(parts) if source.device != self.device else (part for part in parts)
 
     def _attention(
         self, number: int, sums: Tensor, precise: Callable[[], Tensor]
@@ -451,7 +451,7 @@ class Passes:
         if valid is None:
             y = add_attention_and_interaction(block, x, h, w, attend)
             return add_mlp_(block, y.view(h, w, C)[tuple(inner)].contiguous())
-        attend = partial(_of_some, attend, valid.flatten())
+        attend = partial(apply_where, attend, valid.flatten())
         y = add_attention_and_interaction(block, x, h, w, attend, RowsWithGaps(valid))
         y, has_data = y.view(h, w, C)[tuple(inner)], valid[tuple(inner)]
         tokens = torch.zeros_like(y)
@@ -524,7 +524,7 @@ def _with_row_and_column_before(window: Window) -> Window:
     return Window(*(slice(max(0, span.start - 1), span.stop) for span in window))
 
 
-def _of_some(function: Callable[[Tensor], Tensor], are_computed: Tensor, x: Tensor) -> Tensor:
+def apply_where(function: Callable[[Tensor], Tensor], are_computed: Tensor, x: Tensor) -> Tensor:
     """Return a function of some of the tokens (1, N, C), and 0 for the others."""
     y = torch.zeros_like(x)
     y[:, are_computed] = function(x[:, are_computed])
@@ -532,4 +532,4 @@ def _of_some(function: Callable[[Tensor], Tensor], are_computed: Tensor, x: Tens
 
 
 def _precise_sums_of(block: XCABlock, tokens: Tensor) -> Tensor:
-    return sums_of_products(widened(block.norm1(tokens)))
+    return sums_of_products(to_widest(block.norm1(tokens)))

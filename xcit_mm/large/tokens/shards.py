@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...base.errors import ArgumentError
 from ...base.geometry import Window, length, overlap, tiles
-from ...base.processes import agree, cpu_group, lost_processes_named
+from ...base.processes import cpu_group, lost_processes_named, share_errors
 from .token_files import TokenFile
 
 ROWS = 256  # rows that are sent at a time
@@ -29,8 +29,8 @@ class Shards:
 
     All data is exchanged in the memory of the CPU: the sums of a layer, which are C x C numbers,
     and the rows that a process borrows from its neighbors. All processes have to call each
-    method, except for :meth:`share`. Within :func:`~xcit_mm.base.processes.together`, an error of
-    one process is raised in all of them at the next exchange. ``height`` is the number of
+    method, except for :meth:`share`. Within :func:`~xcit_mm.base.processes.all_processes`, an error
+    of one process is raised in all of them at the next exchange. ``height`` is the number of
     rows of the image, in tokens; more processes than rows are an ArgumentError. ``group`` holds the
     processes that share the image: all of them, which is the default, or this process alone.
     """
@@ -64,7 +64,7 @@ class Shards:
     @lost_processes_named()
     def sum(self, tensor: Tensor) -> Tensor:
         """Add up the tensors of all processes, in place, and return the sum."""
-        agree(None, self._group)
+        share_errors(None, self._group)
         all_reduce(tensor, 'sum', self._group)
         return tensor
 
@@ -74,25 +74,25 @@ class Shards:
 
     def max(self, number: int) -> int:
         """Return the largest of the numbers of all processes."""
-        return agree(None, self._group, number)
+        return share_errors(None, self._group, number)
 
     @lost_processes_named()
     def gather(self, content: object) -> list:
         """Return the contents of all processes on the first process, and [] on the others."""
-        agree(None, self._group)
+        share_errors(None, self._group)
         return gather_object(content, group=self._group) or []
 
     @lost_processes_named()
     def broadcast(self, content: object) -> object:
         """Return the content of the first process."""
-        agree(None, self._group)
+        share_errors(None, self._group)
         contents = [content]
         broadcast_object_list(contents, group=self._group)
         return contents[0]
 
     def barrier(self) -> None:
         """Wait until all processes have called this method."""
-        agree(None, self._group)
+        share_errors(None, self._group)
 
     def borrow(self, store: TokenFile, needed: slice) -> Borrowed:
         """Return the ``needed`` rows that other processes hold, for :meth:`.TokenFile.read`."""
@@ -105,7 +105,7 @@ class Shards:
                 tokens = torch.empty(length(rows), *store.shape[1:], dtype=store.dtype)
                 borrowed.append((rows, tokens))
                 transfers.append((dist.irecv, tokens, rank))
-        agree(None, self._group)
+        share_errors(None, self._group)
         self._transfer(transfers)
         return borrowed
 
@@ -120,7 +120,7 @@ class Shards:
                 transfers.append((dist.irecv, tokens, rank))
             if length(rows):
                 transfers.append((dist.isend, of_rows[rows.start], rank))
-        agree(None, self._group)
+        share_errors(None, self._group)
         self._transfer(transfers)
         for rows, tokens in received:
             store.add(Window(rows, slice(0, store.shape[1])), tokens)
@@ -154,7 +154,7 @@ class Shards:
                     tokens = store.read(window).cpu()
                 elif complete:
                     tokens = torch.empty(*window.size, store.shape[2], dtype=store.dtype)
-                agree(None, self._group)
+                share_errors(None, self._group)
                 if rank and self.rank == rank:
                     self._transfer([(dist.isend, tokens, 0)])
                 elif rank and complete:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...base.geometry import Window
 from ...network.models.class_attention import ClassAttention
 from ...network.models.image_xcit import ImageXCiT, XCiTTrunk
-from ...network.ops.moments import widened
+from ...network.ops.moments import to_widest
 from .passes import Image, Passes
 from .workspace import Demand, Workspace
 
@@ -93,11 +93,11 @@ class _Softmax:
         self._query = query
         self._largest = self._logits(keys).amax(-1, keepdim=True)
         self._weight = torch.ones_like(self._largest)
-        self._sum = widened(values)
+        self._sum = to_widest(values)
 
     def _logits(self, keys: Tensor) -> Tensor:
-        query = widened(self._query) * self._query.shape[-1] ** -0.5
-        return query @ widened(keys).transpose(-1, -2)
+        query = to_widest(self._query) * self._query.shape[-1] ** -0.5
+        return query @ to_widest(keys).transpose(-1, -2)
 
     def add(self, x: Tensor) -> None:
         """Add a tile of normed tokens (1, n, C)."""
@@ -106,7 +106,7 @@ class _Softmax:
         largest = torch.maximum(self._largest, logits.amax(-1, keepdim=True))
         scale, weights = (self._largest - largest).exp(), (logits - largest).exp()
         self._weight = self._weight * scale + weights.sum(-1, keepdim=True)
-        self._sum = self._sum * scale + weights @ widened(values[:, :, 1:])
+        self._sum = self._sum * scale + weights @ to_widest(values[:, :, 1:])
         self._largest = largest
 
     def read(self) -> Tensor:

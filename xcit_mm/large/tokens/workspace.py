@@ -20,7 +20,6 @@ from ...base.files import (
     DISK_FULL,
     read_regular,
     remove_unfinished,
-    require_no_links,
     require_writable,
     write_json,
     write_whole,
@@ -190,7 +189,9 @@ class Workspace:
         if folder is None:
             return
         require_writable(folder)
-        require_no_links(folder)
+        for path in _files(folder):  # which would be written through a link of someone else
+            if path.is_symlink():
+                raise UserError(f'{path} is a link: remove it, or name another folder')
         self._lock = FileLock(folder / LOCK)
         try:
             self._lock.acquire(timeout=0)

@@ -19,7 +19,7 @@ from mmseg.utils import add_prefix
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..ops.moments import widened
+from ..ops.moments import to_widest
 from ..pyramid import covered_size
 
 
@@ -126,7 +126,7 @@ def _accuracy(scores: Tensor, labels: Tensor, is_labeled: Tensor) -> Tensor:
     """Return the percentage of labeled pixels whose class has the highest score, as mmseg does."""
     eps = torch.finfo(torch.float32).eps  # without labels, mmseg divides by it
     correct = (scores.topk(1, dim=1).indices[:, 0] == labels) & is_labeled
-    share = 100 / (widened(is_labeled.sum()) + eps)
+    share = 100 / (to_widest(is_labeled.sum()) + eps)
     return (correct.sum().float() + eps).reshape(1) * share.float()
 
 

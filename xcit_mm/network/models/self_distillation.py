@@ -18,10 +18,13 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...base.errors import ArgumentError
 from ..xcit import init_linear
 
 NUM_GLOBAL = 2  # number of crops for the teacher
+# As in the paper.
+STUDENT_TEMPERATURE = 0.1  # divides the outputs of the student
+WARMUP_SHARE = 0.1  # of the training, in which the temperature of the teacher rises
+CENTER_MOMENTUM = 0.9  # of the center of the teacher's outputs
 
 
 class ProjectionHead(nn.Module):
@@ -101,12 +104,10 @@ class SelfDistillation(BaseModel):
             datasets.
         hidden: Width of the MLP of the heads.
         bottleneck: Width of the input of the last layer.
-        student_temperature: The temperature that divides the outputs of the student.
-        teacher_temperature: The first and the last temperature of the teacher.
-        warmup_share: Share of the training in which the temperature of the teacher rises.
+        teacher_temperature: The first and the last temperature of the teacher, which rises in the
+            first tenth of the training.
         frozen_share: Share of the training in which the last layer of the student does not change.
         momentum: First momentum of the teacher, which rises to 1 along a cosine.
-        center_momentum: Momentum of the center of the teacher's outputs.
         data_preprocessor: Config of an :class:`.ImagePreprocessor`.
 
     Shape:
@@ -120,34 +121,12 @@ class SelfDistillation(BaseModel):
         outputs: int = 65536,
         hidden: int = 2048,
         bottleneck: int = 256,
-        student_temperature: float = 0.1,
         teacher_temperature: tuple[float, float] = (0.04, 0.07),
-        warmup_share: float = 0.1,
         frozen_share: float = 1 / 300,
         momentum: float = 0.996,
-        center_momentum: float = 0.9,
         data_preprocessor: dict[str, Any] | None = None,
-        init_cfg: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(data_preprocessor, init_cfg)
-        for name, number in dict(outputs=outputs, hidden=hidden, bottleneck=bottleneck).items():
-            if type(number) is not int or number < 2:
-                raise ArgumentError(f'SelfDistillation: {name}={number!r} is not 2 or more')
-        shares = dict(warmup_share=warmup_share, frozen_share=frozen_share)
-        shares |= dict(momentum=momentum, center_momentum=center_momentum)
-        for name, share in shares.items():
-            if type(share) not in (int, float) or not 0 <= share <= 1:
-                raise ArgumentError(f'SelfDistillation: {name}={share!r} is not from 0 to 1')
-        if type(student_temperature) not in (int, float) or not student_temperature > 0:
-            raise ArgumentError(
-                f'SelfDistillation: student_temperature={student_temperature!r} is not positive'
-            )
-        is_pair = isinstance(teacher_temperature, Sequence) and len(teacher_temperature) == 2
-        if not is_pair or not min(teacher_temperature) > 0:
-            raise ArgumentError(
-                f'SelfDistillation: teacher_temperature={teacher_temperature!r} is not the first '
-                'and the last of two positive temperatures, such as (0.04, 0.07)'
-            )
+        super().__init__(data_preprocessor)
         network = MODELS.build(backbone)
         dim = network.norm.weight.numel()
         head = ProjectionHead(dim, outputs, hidden, bottleneck)
@@ -159,12 +138,8 @@ class SelfDistillation(BaseModel):
         network.head.requires_grad_(False)  # of classes: DistributedDataParallel would wait for it
         self.teacher.load_state_dict(self.student.state_dict())
         self.register_buffer('center', torch.zeros(outputs))
-        self.student_temperature, self.teacher_temperatures = (
-            student_temperature,
-            teacher_temperature,
-        )
-        self.warmup_share, self.frozen_share = warmup_share, frozen_share
-        self.first_momentum, self.center_momentum = momentum, center_momentum
+        self.teacher_temperatures, self.first_momentum = teacher_temperature, momentum
+        self.frozen_share = frozen_share
         self.set_progress(0.0)
 
     @property
@@ -180,8 +155,7 @@ class SelfDistillation(BaseModel):
     def set_progress(self, share: float) -> None:
         """Set the temperature and the momentum for the completed share of the training."""
         first, last = self.teacher_temperatures
-        risen = min(1.0, share / self.warmup_share) if self.warmup_share else 1.0
-        self.teacher_temperature = first + (last - first) * risen
+        self.teacher_temperature = first + (last - first) * min(1.0, share / WARMUP_SHARE)
         self.momentum = 1 - (1 - self.first_momentum) * (math.cos(math.pi * share) + 1) / 2
         self.is_last_layer_frozen = share < self.frozen_share
 
@@ -219,7 +193,7 @@ class SelfDistillation(BaseModel):
         with torch.no_grad():
             of_teacher = self.teacher.head(self.teacher.backbone.features(_crops(groups[0])).token)
         targets = of_teacher.unflatten(0, (NUM_GLOBAL, -1))
-        temperatures = self.student_temperature, self.teacher_temperature
+        temperatures = STUDENT_TEMPERATURE, self.teacher_temperature
         loss, entropy = dino_loss(torch.cat(outputs), targets, self.center, *temperatures)
         self._move_center(of_teacher)
         spread = feature_spread(features[0].detach().unflatten(0, (NUM_GLOBAL, -1))[0])
@@ -230,7 +204,7 @@ class SelfDistillation(BaseModel):
         """Move the center toward the mean of the teacher's outputs over all processes."""
         mean = outputs.mean(0)
         all_reduce(mean, 'mean')
-        self.center.lerp_(mean, 1 - self.center_momentum)
+        self.center.lerp_(mean, 1 - CENTER_MOMENTUM)
 
 
 def _crops(group: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .moments import widened
+from .moments import to_widest
 from .xca import EPS
 
 
@@ -52,8 +52,8 @@ class QueriesAndKeys(NamedTuple):
         """Return the matrices with which each head mixes its channels, (B, h, d, d)."""
         h, (_, _, C) = temperature.shape[0], self.products.shape
         Wk = qkv_weight[C : 2 * C].to(self.products.dtype).unflatten(0, (h, -1))
-        covariance = widened(self.products[:, :C].unflatten(1, (h, -1)) @ Wk.mT)
-        scale = (widened(self.variance) + self.mean.square()).clamp_min(EPS**2 / N).rsqrt()
+        covariance = to_widest(self.products[:, :C].unflatten(1, (h, -1)) @ Wk.mT)
+        scale = (to_widest(self.variance) + self.mean.square()).clamp_min(EPS**2 / N).rsqrt()
         mean_q, mean_k = (self.mean * scale).view(-1, 2, h, C // h, 1).unbind(1)
         scale_q, scale_k = scale.view(-1, 2, h, C // h, 1).unbind(1)  # sqrt(N) / norm
         cosines = covariance * scale_q * scale_k.mT + mean_q * mean_k.mT
@@ -66,9 +66,9 @@ def queries_and_keys(
     """Project the covariance G (B, C, C) and the mean s (B, C) of tokens to q and k."""
     C = G.shape[1]
     W = qkv_weight[: 2 * C].to(G.dtype)
-    mean = s @ widened(W).T
+    mean = s @ to_widest(W).T
     if qkv_bias is not None:
-        mean = mean + widened(qkv_bias[: 2 * C].to(G.dtype))
+        mean = mean + to_widest(qkv_bias[: 2 * C].to(G.dtype))
     products = W @ G
     return QueriesAndKeys(products, mean, (products * W).sum(-1))
 

@@ -32,7 +32,7 @@ def moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor]:
     products, sums = (_sums_of_parts if in_parts else _centered_sums)(x, center)
     shift = sums / N  # (B, 1, C)
     G = torch.baddbmm(products, shift.mT, shift, beta=1 / N, alpha=-1)
-    return G, (widened(center) + widened(shift)).squeeze(1)
+    return G, (to_widest(center) + to_widest(shift)).squeeze(1)
 
 
 def with_moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor, Tensor]:
@@ -46,7 +46,7 @@ def with_moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor, Ten
     return x, *moments(x, in_parts)
 
 
-def widened(t: Tensor) -> Tensor:
+def to_widest(t: Tensor) -> Tensor:
     """Return a tensor in float64, if the device supports it.
 
     If the mean of the tokens is large, large terms cancel in q and k and in the gradients.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..fast.tracing import computed_dtype, without_autocast
 from .gram import affine_map, map_tokens
-from .moments import moments, widened, with_moments
+from .moments import moments, to_widest, with_moments
 
 
 def xca_of_part(x: Tensor, total: Callable[[Tensor], Tensor], *parameters: Tensor | None) -> Tensor:
@@ -42,9 +42,9 @@ def sums_of_products(tokens: Tensor) -> Tensor:
 
 def to_sums(G: Tensor, s: Tensor, N: int) -> Tensor:
     """Return the sums (B, C + 1, C + 1) of N tokens with covariance (B, C, C) and mean (B, C)."""
-    s = widened(s)[:, None]
+    s = to_widest(s)[:, None]
     first = torch.cat((torch.ones_like(s[..., :1]), s), dim=2)
-    others = torch.cat((s.mT, widened(G) + s.mT @ s), dim=2)
+    others = torch.cat((s.mT, to_widest(G) + s.mT @ s), dim=2)
     return N * torch.cat((first, others), dim=1)
 
 

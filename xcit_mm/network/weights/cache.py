@@ -25,10 +25,10 @@ def download(url: str, otherwise: str = '') -> Path:
     """Download a checkpoint into mmengine's cache, once, and return its path.
 
     Processes that ask for the same file wait for the first one. An interrupted download is resumed
-    if the server allows it. ``otherwise`` is the end of the remedy if the download fails.
+    if the server allows it. ``otherwise`` is the end of the hint if the download fails.
     """
     target = cache_path(url)
-    remedy = (
+    hint = (
         f'download it on another machine and save it as {target}, or name the local file{otherwise}'
     )
     with writing_to(target.parent):
@@ -36,7 +36,7 @@ def download(url: str, otherwise: str = '') -> Path:
         if not target.is_file():
             with FileLock(f'{target}.lock'):
                 if not target.is_file():
-                    fetch(url, target, partial(_require_checkpoint, url), remedy=remedy)
+                    fetch(url, target, partial(_require_checkpoint, url), hint=hint)
     return target
 
 

@@ -2,40 +2,20 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from ...base.environment import require
-from ...base.errors import UserError, looked_in, one_line, reason
-from ...base.files import is_disk_full, write_whole
-from ...base.shipped import find_config
+from ...base.errors import UserError, list_folder_hint, one_line
+from ...base.shipped import HUB
 
-HUB = 'hf://'
 CONFIG = 'config.json'
 WEIGHTS = 'model.safetensors'
 PICKLE = 'pytorch_model.bin'  # how older programs store weights
 PART = r'(?!\.\.?(?:[/@]|$))[\w.-]+'  # a name that leads to no other folder
 ADDRESS = re.compile(f'hf://({PART}/{PART})(?:@({PART}(?:/{PART})*))?')
-COMMIT, NO_COMMIT = re.compile('[0-9a-f]{40}'), 'none'
-RESTRICTED, NOT_FOUND = 403, 404  # HTTP's codes
-REMEDIES = {
-    401: 'log in with "hf auth login", or set HF_TOKEN to a valid token',
-    RESTRICTED: 'accept the terms on the page of the model, or use a token with this permission',
-    NOT_FOUND: 'there is no such model or revision, or it is private: check the name, and log in '
-    'with "hf auth login" or HF_TOKEN',
-}
-
-
-def is_folder(name: str | Path) -> bool:
-    """Return whether a config or a checkpoint is a model on the hub or a local folder."""
-    if str(name).startswith(HUB):
-        return True
-    try:
-        return find_config(name).expanduser().is_dir()
-    except (OSError, RuntimeError):  # a name that is too long, or of an unknown user
-        return False
+MAX_TEXT = 1000  # characters of an error of the hub, whose sentences are long
 
 
 def find_file(name: str | Path, trusted: bool = False, file: str = WEIGHTS) -> Path:
@@ -63,7 +43,7 @@ def find_file(name: str | Path, trusted: bool = False, file: str = WEIGHTS) -> P
     path = next((folder / choice for choice in choices if (folder / choice).exists()), None)
     if path is not None:
         return path
-    where = '' if on_hub else looked_in(folder)
+    where = '' if on_hub else list_folder_hint(folder)
     remedy = f'name a {"model" if on_hub else "file in it, or a folder"} that tools/push.py made'
     if file == WEIGHTS and not trusted and (on_hub or (folder / PICKLE).exists()):
         remedy += f'; --trust-checkpoint also reads {PICKLE}, a pickle, and runs the code in it'
@@ -83,57 +63,19 @@ def hub_errors(what: str) -> Iterator[None]:
     """Turn the errors of huggingface_hub inside the block into sentences without the token."""
     require('huggingface_hub')
     from huggingface_hub import get_token
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
-    token = get_token() or ''
-    if not (token.isascii() and token.isprintable()):
-        raise UserError(
-            f'{what}: the token for the hub has a character that no token has: set HF_TOKEN to a '
-            'valid one, or log in again with "hf auth login"'
-        )
     try:
         yield
     except UserError:
         raise
-    except HFValidationError as error:
-        raise UserError(f'{what}: the hub does not allow this name ({reason(error)})') from None
     except Exception as error:  # the HTTP client depends on the version
-        if is_disk_full(error):
-            text = reason(error)
-            raise UserError(
-                f'{what}: the disk is full ({text}): make room, or set HF_HUB_CACHE'
-            ) from None
-        cause = error
-        if isinstance(error, LocalEntryNotFoundError):
-            cause = error.__cause__ or error
-        is_answer = isinstance(cause, HfHubHTTPError)
-        raise UserError(f'{what}: {(_refusal if is_answer else _failure)(cause)}') from None
-
-
-def _refusal(error: Any) -> str:
-    """Return the hub's answer in an ``HfHubHTTPError``, and the remedy."""
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-
-    code = error.response.status_code
-    if isinstance(error, GatedRepoError):
-        code = RESTRICTED
-    elif isinstance(error, RepositoryNotFoundError):  # 401 without a token
-        code = NOT_FOUND
-    return f'the hub answers {code}: {REMEDIES.get(code, "try again later")}'
-
-
-def _failure(error: BaseException) -> str:
-    from huggingface_hub import get_token
-
-    text = reason(error)
-    if str(error).startswith('Invalid metadata in README.md'):  # which the hub checks
-        return f'the hub refuses the model card ({one_line(str(error))})'
-    if token := get_token():  # a client quotes a header that it cannot send
-        text = text.replace(token, '...').replace(repr(token)[1:-1], '...')
-    return (
-        f'the hub cannot be reached, or the transfer broke off ({text}): try again, or copy the '
-        'files to a folder and name the folder'
-    )
+        is_offline = isinstance(error, LocalEntryNotFoundError) and error.__cause__ is not None
+        cause = error.__cause__ if is_offline else error
+        text = f'{type(cause).__name__}: {cause}'
+        if token := get_token():  # a client quotes a header that it cannot send
+            text = text.replace(token, '...').replace(repr(token)[1:-1], '...')
+        raise UserError(f'{what}: {one_line(text, MAX_TEXT)}') from None
 
 
 @cache
@@ -143,60 +85,9 @@ def download_model(name: str) -> Path:
 
 
 def _download(name: str, revision: str | None, files: list[str]) -> Path:
-    """Return the folder of a commit in the hub's cache, with those of the files that the hub has.
-
-    huggingface_hub itself names files after the answers of the hub. Here, only a valid commit
-    becomes the name of a folder.
-    """
+    """Return the folder of a commit in the hub's cache, with those files that the hub has."""
+    repo, _ = parse_name(name)
     with hub_errors(name):
-        from huggingface_hub import HfApi, constants
-        from huggingface_hub.errors import RevisionNotFoundError
+        from huggingface_hub import snapshot_download
 
-        repo, _ = parse_name(name)
-        revision = revision or constants.DEFAULT_REVISION
-        storage = Path(constants.HF_HUB_CACHE, f'models--{repo.replace("/", "--")}')
-        reference, commit = storage / 'refs' / revision, revision
-        if not COMMIT.fullmatch(revision):
-            try:
-                commit = HfApi().model_info(repo, revision=revision).sha or ''
-            except RevisionNotFoundError:
-                raise
-            except Exception:  # the HTTP client depends on the version
-                folder = storage / 'snapshots' / _noted(reference)
-                if not any((folder / file).exists() for file in files):
-                    raise
-                return folder
-        if not COMMIT.fullmatch(commit):
-            raise UserError(f'{name}: the hub names {one_line(commit)!r}, which is not a commit')
-        folder = storage / 'snapshots' / commit
-        for file in files:
-            if not (folder / file).exists():
-                _download_file(repo, commit, folder / file)
-        if commit != revision:
-            reference.parent.mkdir(parents=True, exist_ok=True)
-            with write_whole(reference, 'wb') as noted:
-                noted.write(commit.encode())
-        return folder
-
-
-def _noted(reference: Path) -> str:
-    """Return the commit of an earlier download, or a name that is not there."""
-    try:
-        commit = reference.read_text('ascii').strip()
-    except (OSError, ValueError):
-        return NO_COMMIT
-    return commit if COMMIT.fullmatch(commit) else NO_COMMIT
-
-
-def _download_file(repo: str, commit: str, path: Path) -> None:
-    """Download a file of a commit to ``path``, if the commit has it."""
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.errors import EntryNotFoundError
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers
-
-    headers = {**build_hf_headers(), 'Accept-Encoding': 'identity'}
-    url = hf_hub_url(repo, path.name, revision=commit)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(EntryNotFoundError), write_whole(path, 'wb') as file:
-        http_get(url, file, headers=headers, displayed_filename=path.name)
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=files))

@@ -1,13 +1,11 @@
 """The network that embeds images, from any file with an XCiT, and what the file says of images."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
 
-from ...base.errors import UserError
 from ..models.image_xcit import ImageXCiT, XCiTTrunk
 from .inflation import STEM
 from .names import (
@@ -23,7 +21,6 @@ from .read import read_checkpoint
 
 # The keys in ``meta`` of our checkpoints. The last one is False if class attention was not trained.
 IMAGES, CLASSES, CLASS_ATTENTION = 'images', 'classes', 'class_attention'
-LISTS = 'mean', 'std'
 
 
 class ImageNetwork(NamedTuple):
@@ -32,7 +29,7 @@ class ImageNetwork(NamedTuple):
     Attributes:
         model: An ``ImageXCiT``, or an ``XCiTTrunk`` if the file has no class attention.
         shape: Its architecture.
-        images: ``meta['images']`` of our files, with valid values, or an empty dict.
+        images: ``meta['images']`` of our files, or an empty dict.
     """
 
     model: nn.Module
@@ -49,8 +46,7 @@ def load_image_network(path: str | Path, trusted: bool = False) -> ImageNetwork:
         trusted: See :func:`~xcit_mm.network.weights.read.read_checkpoint`.
 
     Raises:
-        UserError: If the file cannot be read, is not exactly an XCiT, or describes its images with
-            invalid values.
+        UserError: If the file cannot be read, or is not exactly an XCiT.
     """
     checkpoint = read_checkpoint(path, trusted=trusted)
     state = {
@@ -70,69 +66,19 @@ def load_image_network(path: str | Path, trusted: bool = False) -> ImageNetwork:
     model = (ImageXCiT if has_token else XCiTTrunk)(arch, shape.patch_size, in_channels=channels)
     require_same_tensors(state, model.state_dict(), path)
     model.load_state_dict(state)
-    return ImageNetwork(model.eval(), shape, described_images(checkpoint, channels, path))
+    return ImageNetwork(model.eval(), shape, described_images(checkpoint))
 
 
-def described_images(checkpoint: Any, channels: int, path: str | Path) -> dict[str, Any]:
-    """Return ``meta['images']`` of what a file holds, or an empty dict without it.
-
-    Raises:
-        UserError: If a value is invalid.
-    """
-    images = _meta(checkpoint).get(IMAGES)
-    if images is not None:
-        _require_valid(images, channels, path)
-    return dict(images or {})
+def described_images(checkpoint: Any) -> dict[str, Any]:
+    """Return ``meta['images']`` of what a file holds, or an empty dict without it."""
+    return dict(_meta(checkpoint).get(IMAGES) or {})
 
 
-def described_classes(checkpoint: Any, number: int, path: str | Path) -> list[str]:
-    """Return the names of the classes of what a file holds, or an empty list without them.
-
-    Raises:
-        UserError: If they are not ``number`` different names.
-    """
-    names = _meta(checkpoint).get(CLASSES)
-    if names is None:
-        return []
-    is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
-    if not is_list or len(set(names)) != len(names) or len(names) != number:
-        raise UserError(
-            f"meta['{CLASSES}'] of {path} has no names for its {number} classes: write the file "
-            'again by a training'
-        )
-    return list(names)
+def described_classes(checkpoint: Any) -> list[str]:
+    """Return the names of the classes of what a file holds, or an empty list without them."""
+    return list(_meta(checkpoint).get(CLASSES) or [])
 
 
 def _meta(checkpoint: Any) -> Mapping[str, Any]:
     meta = checkpoint.get('meta') if isinstance(checkpoint, Mapping) else None
     return meta if isinstance(meta, Mapping) else {}
-
-
-def _require_valid(images: Any, channels: int, path: str | Path) -> None:
-    problem = ''
-    if not isinstance(images, Mapping) or images.get('channels') != channels:
-        problem = f'does not describe images of {channels} channels'
-    elif not all(_are_numbers(images.get(name), channels) for name in LISTS):
-        problem = f'has no mean and std of {channels} channels'
-    elif any(value <= 0 for value in images['std']):
-        problem = 'has a std that is not positive'
-    elif type(images.get('bgr_to_rgb')) is not bool:
-        problem = 'does not say whether bgr_to_rgb'
-    elif not isinstance(images.get('bands'), (Mapping, type(None))):
-        problem = 'has a loader of bands that is not a dict'
-    elif images.get('size') is not None and not _is_size(images['size']):
-        problem = f'has size={images["size"]!r}, which is not a number of pixels'
-    if problem:
-        raise UserError(f"meta['{IMAGES}'] of {path} {problem}: write the file again by a training")
-
-
-def _are_numbers(values: Any, channels: int) -> bool:
-    return (
-        isinstance(values, (list, tuple))
-        and len(values) in (1, channels)
-        and all(isinstance(value, (int, float)) and math.isfinite(value) for value in values)
-    )
-
-
-def _is_size(value: Any) -> bool:
-    return type(value) is int and value > 0

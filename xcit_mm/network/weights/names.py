@@ -59,7 +59,7 @@ def architecture(state: Mapping[str, Tensor], path: str | Path) -> Architecture:
 
 
 def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
-    """Return the weights in what a file holds, or raise a UserError if it has no or other values.
+    """Return the weights in what a file holds, or raise a UserError if it has none.
 
     They are a state dict by itself (timm, DINO) or under ``state_dict`` (mmdet, mmseg, mmengine),
     ``model`` (the authors' ImageNet release), ``teacher`` or ``student`` (DINO, which evaluates the
@@ -72,17 +72,7 @@ def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
         raise UserError(
             f'the checkpoint {path} holds no state dict, directly or under one of {WRAPPERS}'
         )
-    weights: dict[str, Tensor] = {}
-    for key, value in state.items():
-        name = str(key).removeprefix('module.')
-        if not isinstance(value, Tensor) or name in weights:
-            problem = 'twice' if name in weights else f'as {_shape(value)}'
-            raise UserError(
-                f'the checkpoint {path} holds {one_line(str(key))} {problem} among its weights, '
-                'which are tensors with different names'
-            )
-        weights[name] = value
-    return weights
+    return {str(name).removeprefix('module.'): value for name, value in state.items()}
 
 
 def without_prefix(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -217,8 +207,6 @@ def _shape(value: Any) -> str:
     if not isinstance(value, Tensor):
         return f'a {type(value).__name__}'
     shape = str(tuple(value.shape))
-    if value.layout != torch.strided or value.is_quantized or value.is_meta:
-        return f'{shape}, not stored number by number'
     if value.is_floating_point():
         return shape
     return f'{shape} of {"complex numbers" if value.is_complex() else value.dtype}'

@@ -10,10 +10,11 @@ from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
 from torch import nn
 
-from ...base.errors import UserError, did_you_mean, looked_in
+from ...base.errors import UserError, did_you_mean, list_folder_hint
+from ...base.shipped import HUB, is_folder
 from ..models import ImageXCiT
 from .cache import download, is_url
-from .hub import HUB, find_file, is_folder
+from .hub import find_file
 from .inflation import inflate
 from .names import (
     CLASSIFIER,
@@ -99,7 +100,7 @@ def require_file(checkpoint: str, otherwise: str = '', trusted: bool = False) ->
         if path.exists():
             raise UserError(f'the checkpoint {checkpoint} is not a regular file')
         hint = did_you_mean(path.name, [file.name for file in path.parent.glob('*.pth')])
-        raise UserError(f'the checkpoint {checkpoint} does not exist{looked_in(path)}{hint}')
+        raise UserError(f'the checkpoint {checkpoint} does not exist{list_folder_hint(path)}{hint}')
 
 
 @contextmanager

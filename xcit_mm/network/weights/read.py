@@ -1,29 +1,22 @@
 """Checkpoint files as tensors, without running code that is in them."""
 
-import io
-import threading
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
-from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import torch
 from torch import Tensor
 
 from ...base.environment import require
-from ...base.errors import DependencyError, UserError, looked_in, reason
+from ...base.errors import DependencyError, UserError, list_folder_hint, reason
 from ...base.files import open_regular
-from .cache import PICKLE_START, START, download, is_safetensors, is_url
-from .hub import find_file, is_folder
-from .pickles import ALIAS, VALIDATED, UnreadableError, checked_pickle
+from ...base.shipped import is_folder
+from .cache import PICKLE_START, START, ZIP_START, download, is_safetensors, is_url
+from .hub import find_file
+from .pickles import load_safely
 
 TIMM = 'timm://'
-OLD_FORMAT = (
-    'it is not a zip archive, the format since PyTorch 1.6; if you trust its source, '
-    'write it again with torch.save(torch.load(OLD, weights_only=False), NEW), or pass '
-    '--trust-checkpoint (trusted=True in init_cfg)'
-)
-_lock = threading.RLock()  # for torch.serialization.safe_globals, which holds for the process
+TRUST = 'if you trust its source, pass --trust-checkpoint (trusted=True in init_cfg)'
 
 
 def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool = False) -> Any:
@@ -34,8 +27,7 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
             a pretrained XCiT of timm, ``hf://owner/name``, or a folder with ``model.safetensors``.
         map_location: The device of the tensors, as in ``torch.load``; None: the CPU.
             The tensors of safetensors files and of timm are on the CPU.
-        trusted: Allow every class, which runs any code that is in the file. Damage is an error
-            either way.
+        trusted: Allow every class, which runs any code that is in the file.
 
     Raises:
         UserError: If the file does not exist, is damaged, is not a checkpoint, or needs a class
@@ -46,19 +38,21 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
         return _read_timm(path)
     file = _find(path, trusted)
     try:
-        return _read_file(file, map_location or 'cpu', trusted)
+        with open_regular(file) as stream:
+            start = stream.read(START)
+        return _read_file(file, start, map_location or 'cpu', trusted)
     except DependencyError:
         raise
-    except UnreadableError as error:
-        why = str(error)
     except FileNotFoundError:
-        why = f'it does not exist{looked_in(file)}'
-    except OSError as error:
-        why = reason(error)
-    except Exception as error:  # from zipfile, torch.load, pickle or safetensors
-        if isinstance(error, UnpicklingError):
-            error = error.__context__ or error  # which PyTorch replaces by general advice
+        why = f'it does not exist{list_folder_hint(file)}'
+    except Exception as error:  # of the system, torch.load, pickle or safetensors
         why = f'it is cut off, damaged or not a checkpoint ({reason(error)})'
+        if isinstance(error, UnpicklingError) and not trusted:
+            # PyTorch's own message is advice, and so is the second sentence of its cause.
+            cause = reason(error.__context__ or error).partition('. ')[0]
+            why = (
+                f'it is damaged or needs more than weights, which could run code ({cause}): {TRUST}'
+            )
     cached = f' ({file}: delete it to download it again)' if is_url(path) else ''
     raise UserError(f'the checkpoint {path}{cached} cannot be read: {why}')
 
@@ -69,55 +63,18 @@ def _find(path: str, trusted: bool) -> Path:
     return find_file(path, trusted) if is_folder(path) else Path(path).expanduser()
 
 
-def _read_file(file: Path, map_location: Any, trusted: bool) -> Any:
-    with open_regular(file) as stream:
-        start = stream.read(START)
-    if not start:
-        raise UnreadableError('it is empty')
-    if start.lstrip().startswith(b'<'):
-        raise UnreadableError('it is a web page, saved under this name')
+def _read_file(file: Path, start: bytes, map_location: Any, trusted: bool) -> Any:
     if is_safetensors(start):
         require('safetensors')
         from safetensors.torch import load_file
 
         return load_file(file)
-    if start.startswith(PICKLE_START):
-        if trusted:
-            return torch.load(file, map_location=map_location, weights_only=False)
-        raise UnreadableError(OLD_FORMAT)
-    return _read_archive(file, map_location, trusted)
-
-
-def _read_archive(file: Path, map_location: Any, trusted: bool) -> Any:
-    records = read_records(file)
-    if not trusted:
-        sizes = {name: len(content) for name, content in records.items()}
-        records['data.pkl'] = checked_pickle(records['data.pkl'], sizes)
-    # PyTorch reads a copy: in a crafted file it could find other records than Python.
-    copy = io.BytesIO()
-    with ZipFile(copy, 'w') as archive:
-        for name in list(records):
-            archive.writestr(f'checkpoint/{name}', records.pop(name))
-    copy.seek(0)
-    stand_ins = [(value, ALIAS + name) for name, value in VALIDATED.items()]
-    with _lock, torch.serialization.safe_globals(stand_ins):
-        return torch.load(copy, map_location=map_location, weights_only=not trusted)
-
-
-def read_records(file: Path) -> dict[str, bytes]:
-    """Read the records of an archive, by name, and compare them with their checksums."""
-    with ZipFile(file) as archive:
-        entries = archive.infolist()
-        folders = {entry.filename.partition('/')[0] for entry in entries}
-        records = {entry.filename.partition('/')[2].lower(): entry for entry in entries}
-        if (
-            len(folders) != 1
-            or len(records) < len(entries)
-            or sum(entry.file_size for entry in entries) > file.stat().st_size
-            or any(entry.is_dir() or entry.compress_type != ZIP_STORED for entry in entries)
-        ):
-            raise BadZipFile('its records are not laid out as PyTorch writes them')
-        return {name: archive.read(entry) for name, entry in records.items()}
+    if not start.startswith((ZIP_START, PICKLE_START)):
+        raise ValueError(f'it starts with {start!r}')
+    # Not mapped into memory: whoever writes the tensors to the same file would lose them.
+    if trusted:
+        return torch.load(file, map_location=map_location, weights_only=False)
+    return load_safely(file, map_location)
 
 
 def _read_timm(path: str) -> dict[str, Tensor]:

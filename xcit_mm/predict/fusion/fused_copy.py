@@ -12,7 +12,6 @@ from torch import nn
 from ...base.device import dtype_name
 from ...base.errors import DependencyError, UserError
 from ...network.fast.unmodified import CONVOLUTIONS, is_unmodified
-from ...network.graphs import GraphedModel
 from .fpn import fuse_fpn
 from .heads import fold_batch_norms, fuse_roi_extractors
 from .precision import compute_in, widen_heads
@@ -103,6 +102,8 @@ class FusedCopy:
             if self.compiled:
                 _compile(self._copy)
             if self.graphs:
+                from ...network.graphs import GraphedModel  # only on GPUs
+
                 GraphedModel(self._copy, logging.getLogger(__name__).warning).attach()
         device = next(model.parameters()).device.type
         with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):

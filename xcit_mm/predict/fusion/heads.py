@@ -1,11 +1,11 @@
 """Heads of mmdet and mmseg with folded norms, and with regions in float32."""
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from ... import mmcv_ops
 from ...network.fast.unmodified import is_unmodified
 
 
@@ -55,7 +55,8 @@ class _FusedRoIExtractor:
         for level, (layer, x) in enumerate(zip(self.roi_layers, feats, strict=False)):
             index = (levels == level).nonzero()[:, 0]
             if len(index):
-                # Compiled mmcv needs maps and regions of one dtype.
-                x = x if mmcv_ops.is_active() else x.to(rois.dtype)
+                # Compiled mmcv needs maps and regions of one dtype. What replaces it has no file.
+                is_compiled = hasattr(sys.modules['mmcv._ext'], '__file__')
+                x = x.to(rois.dtype) if is_compiled else x
                 features[index] = layer(x, rois[index]).to(features.dtype)
         return features

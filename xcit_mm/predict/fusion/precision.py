@@ -37,7 +37,7 @@ def widen_heads(model: nn.Module) -> None:
 
 
 @contextmanager
-def widened_outputs(model: nn.Module) -> Iterator[None]:
+def widest_outputs(model: nn.Module) -> Iterator[None]:
     """Convert what neck and heads return to float32 in a ``with`` block, also under autocast.
 
     mmdet rounds the coordinates of regions to the dtype of the maps that the neck returns.

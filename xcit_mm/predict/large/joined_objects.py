@@ -54,38 +54,47 @@ def join(
     by_corner = {(window.columns.start, window.rows.start): window for window in slices}
     windows = [by_corner[corner] for corner in map(tuple, corners.tolist())]
     sides = _cut_sides(objects, windows, size)
-    root = list(range(len(objects)))  # of the tree of parts that holds each object
+    groups = _groups(_agreeing(objects, corners, windows, sides), corners)
+    best = np.array([max(group, key=lambda i: objects.scores[i]) for group in groups], int)
+    are_cut = sides.any(1)
+    still_cut = [len(group) == 1 and bool(are_cut[group[0]]) for group in groups]
+    unions = [_union(objects, group, ~are_cut) for group in groups]
+    boxes = np.array([box for box, _ in unions], objects.boxes.dtype).reshape(-1, 4)
+    masks = None if objects.masks is None else [mask for _, mask in unions]
+    whole = Objects(boxes, objects.scores[best], objects.labels[best], masks)
+    return Joined(whole, corners[best], np.array(still_cut, bool), int(are_cut.sum()))
+
+
+def _agreeing(
+    objects: Objects, corners: np.ndarray, windows: Sequence[Window], sides: np.ndarray
+) -> list[tuple[int, int]]:
+    """Return the pairs of objects that agree, the best pair first."""
+    pairs = {
+        pair: _agreement(objects, windows, sides, *pair) for pair in _near(objects, corners, sides)
+    }
+    agreeing = [pair for pair, value in pairs.items() if value >= MIN_AGREEMENT]
+    return sorted(agreeing, key=lambda pair: -pairs[pair])
+
+
+def _groups(pairs: Sequence[tuple[int, int]], corners: np.ndarray) -> list[list[int]]:
+    """Group the n objects by pairs, so that no two objects of a group are from one slice."""
+    root = list(range(len(corners)))  # of the tree that holds each object
 
     def root_of(i: int) -> int:
         while root[i] != i:
             root[i] = i = root[root[i]]
         return i
 
-    agreeing = []
-    for i, j in _near(objects, corners, sides):
-        value = _agreement(objects, windows, sides, i, j)
-        if value >= MIN_AGREEMENT:
-            agreeing.append((value, i, j))
-    seen_in = [{tuple(corner)} for corner in corners.tolist()]  # the slices of the parts of a root
-    for _, i, j in sorted(agreeing, key=lambda found: -found[0]):
+    slices = [{tuple(corner)} for corner in corners.tolist()]  # of the objects of a root
+    for i, j in pairs:
         a, b = root_of(i), root_of(j)
-        if seen_in[a].isdisjoint(seen_in[b]):
+        if slices[a].isdisjoint(slices[b]):
             root[a] = b
-            seen_in[b] |= seen_in[a]
-    parts: dict[int, list[int]] = {}
-    for i in range(len(objects)):
-        parts.setdefault(root_of(i), []).append(i)
-    best = [max(group, key=lambda i: objects.scores[i]) for group in parts.values()]
-    is_whole = ~sides.any(1)
-    is_cut = [len(group) == 1 and bool(sides[group[0]].any()) for group in parts.values()]
-    unions = [_union(objects, group, is_whole) for group in parts.values()]
-    kept = objects[np.array(best, int)]
-    boxes = np.array([union for union, _ in unions], kept.boxes.dtype).reshape(-1, 4)
-    masks = None if objects.masks is None else [mask for _, mask in unions]
-    whole = Objects(boxes, kept.scores, kept.labels, masks)
-    return Joined(
-        whole, corners[np.array(best, int)], np.array(is_cut, bool), int(sides.any(1).sum())
-    )
+            slices[b] |= slices[a]
+    groups: dict[int, list[int]] = {}
+    for i in range(len(corners)):
+        groups.setdefault(root_of(i), []).append(i)
+    return list(groups.values())
 
 
 def _cut_sides(objects: Objects, windows: Sequence[Window], size: tuple[int, int]) -> np.ndarray:

@@ -10,7 +10,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-from pycocotools import mask as coco_mask
 
 from ...base.geometry import Window, tiles, whole
 from ...data.audit.annotations import MAX_PIXELS
@@ -21,6 +20,7 @@ from ...large.maps.no_label import no_label
 from ...large.tokens.workspace import Workspace
 from ..results import Detections, Heights, Segmentation
 from ..results.heights import Limits, limits_of
+from ..results.run_lengths import run_lengths_in
 from ..results.short_texts import size_text
 from ..results.supervision_detections import compact_masks
 from ..write.geojson import write_geojson
@@ -284,18 +284,6 @@ class LargeDetections(LargePrediction, Detections):
         if self.masks is None or math.prod(self.size) >= MAX_PIXELS:
             return None
         return run_lengths_in(*self.masks[i], self.size)
-
-
-def run_lengths_in(window: Window, mask: np.ndarray, size: tuple[int, int]) -> dict[str, Any]:
-    """Return the COCO run lengths of a mask in a window of an image (H, W), column by column."""
-    height, width = size
-    columns = np.zeros((mask.shape[1], mask.shape[0] + 2), np.int8)
-    columns[:, 1:-1] = mask.T
-    column, row = np.nonzero(np.diff(columns, axis=1))  # the starts and ends of runs alternate
-    places = (column + window.columns.start) * height + row + window.rows.start
-    counts = np.diff(np.concatenate([[0], places, [height * width]]))
-    rle = dict(size=[height, width], counts=counts.tolist())
-    return coco_mask.frPyObjects(rle, height, width)
 
 
 def _made(path: Path) -> Path:

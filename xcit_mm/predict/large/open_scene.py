@@ -11,10 +11,9 @@ import numpy as np
 
 from ...base.errors import ArgumentError, UserError
 from ...base.geometry import Window, whole
-from ...base.processes import digest_of_file
 from ...data.tiff.places import incomplete
 from ...large.files.crops import CroppedImage, window_of
-from ...large.files.image_source import ImageSource
+from ...large.files.image_source import ImageSource, state_of_file
 from ...large.files.image_views import RGBImage
 from ...large.files.open_image import open_image
 from ...large.files.overview import overview
@@ -63,27 +62,16 @@ class SceneOptions:
             raise ArgumentError(
                 '--level and --resolution cannot be combined: leave one of them out'
             )
-        if self.level is not None and self.level < 0:
-            raise ArgumentError(f'--level {self.level} is negative: 0 is the full image')
-        if self.resolution is not None and not self.resolution > 0:
+        if self.resolution is not None and not 0 < self.resolution < math.inf:
             raise ArgumentError(f'--resolution {self.resolution} is not a positive number')
-        region = self.region
-        if isinstance(region, str) and WINDOW.fullmatch(region):  # as on the command line
-            object.__setattr__(self, 'region', tuple(map(int, region.split(','))))
-        elif not (region is None or isinstance(region, (str, Path))):
-            is_window = isinstance(region, Sequence) and len(region) == 4
-            if not is_window or not all(isinstance(n, (int, np.integer)) for n in region):
-                raise ArgumentError(
-                    f'region={region!r} is neither a file nor four whole numbers of pixels: left, '
-                    'top, right, bottom'
-                )
-        if not (self.mask is None or isinstance(self.mask, (str, Path))):
-            raise ArgumentError(f'a mask is the path of a file, not {type(self.mask).__name__}')
+        if isinstance(self.region, str) and WINDOW.fullmatch(self.region):  # of the command line
+            object.__setattr__(self, 'region', tuple(map(int, self.region.split(','))))
         if self.value_range is not None:
-            limits = tuple(self.value_range)
-            if len(limits) != 2 or not -math.inf < limits[0] < limits[1] < math.inf:
+            low, high = self.value_range
+            if not -math.inf < low < high < math.inf:
                 raise ArgumentError(
-                    f'--range {limits}: name the values that become 0 and 255, the lower one first'
+                    f'--range {low:g},{high:g}: name the values that become 0 and 255, the lower '
+                    'one first'
                 )
 
 
@@ -163,7 +151,7 @@ def open_scene(
     _require_feasible(source.name, size if options.tissue else frame.size)
     if options.mask is not None:
         mask = open_mask(options.mask)
-        source = MaskedImage(source, mask_of(mask, source), mask.content())
+        source = MaskedImage(source, mask_of(mask, source), mask.identity())
     if options.tissue:
         small = _picture(image, read, channels, options, source)
         tissue = tissue_of(source, small)
@@ -192,26 +180,25 @@ def _in_region(
         return source, whole(source.shape[:2])
     if isinstance(region, (str, Path)):
         polygons = polygons_of(region, source)
-        digest = digest_of_file(Path(region).expanduser())
-        return MaskedImage(source, polygons, digest), polygons.box
+        state = state_of_file(Path(region).expanduser())
+        return MaskedImage(source, polygons, state), polygons.box
     spans = zip(window_of(region, source.full_size), source.shape, source.full_size, strict=False)
     # All pixels of the image that show a part of the region.
     return source, Window(*(slice(s.start * m // n, -(-s.stop * m // n)) for s, m, n in spans))
 
 
 def unread_neighbors(image: Image) -> list[str]:
-    """Return a sentence on files next to an image that other programs read as a part of it."""
-    if isinstance(image, np.ndarray) or not isinstance(image, (str, Path)) or is_url(str(image)):
+    """Return a sentence on each file next to an image that other programs read as a part of it."""
+    if not isinstance(image, (str, Path)) or is_url(str(image)):
         return []
     path = Path(image).expanduser()
-    found = [path.with_name(f'{path.name}{end}') for end in SIDECARS]
-    found += [path.with_name(f'{path.stem}{end}') for end in RPC_FILES]
-    names = [str(neighbor.name) for neighbor in found if neighbor.is_file()]
-    if not names:
-        return []
+    neighbors = [path.with_name(f'{path.name}{end}') for end in SIDECARS]
+    neighbors += [path.with_name(f'{path.stem}{end}') for end in RPC_FILES]
     return [
-        f'{path}: {" and ".join(names)} next to it {"is" if len(names) == 1 else "are"} not read: '
-        'gdal_translate -co COPY_SRC_OVERVIEWS=YES puts masks, levels and RPCs into the file itself'
+        f'{neighbor} is not read: gdal_translate -co COPY_SRC_OVERVIEWS=YES puts masks, levels and '
+        f'RPCs into {path.name} itself'
+        for neighbor in neighbors
+        if neighbor.is_file()
     ]
 
 

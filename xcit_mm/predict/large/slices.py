@@ -5,19 +5,23 @@ models whose training images were much smaller than the image.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
-from itertools import chain, groupby, islice, pairwise
+from dataclasses import dataclass, replace
+from itertools import groupby, islice, pairwise
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from mmengine.dataset import Compose
+from torch import nn
 
 from ...base.errors import UserError
 from ...base.geometry import Window, shifted
 from ...base.progress import Progress
-from ...base.threads import ahead
+from ...base.threads import prefetch
+from ...data.transforms.multiband import LoadMultiband
 from ...large.maps.objects import Objects
 from ...large.maps.segment import without_data
 from ...large.tokens.normalized import NormalizedImage
@@ -31,16 +35,30 @@ from .joined_objects import join
 MAX_SHARED = 0.5
 MAX_SLICES = 2**21  # their list takes 1 GiB
 SLICES = 'rows of slices'  # the stage of a workspace
+# A slice, its middle, its prediction (None without data), and which of its pixels have data, (h, w)
+# bool; None if all of them have.
+Predicted = tuple[Window, Window, Detections | Heights | Segmentation | None, np.ndarray | None]
 NO_OBJECTS = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, int))
 
 
-class SlicePredictor(Protocol):
-    """A model that does not resize the pixels of a slice."""
+class Predictor(Protocol):
+    """What predictions need of a model, such as :class:`xcit_mm.predict.Model`."""
 
+    task: str
+    classes: tuple[str, ...]
+    palette: tuple[tuple[int, int, int], ...]
+    module: nn.Module
+    pipeline: Compose
+    bands: LoadMultiband | None
+    dtype: torch.dtype  # of slices
+    streamed_dtype: torch.dtype  # of an image that is predicted as a whole
+
+    def read(self, image: str | Path) -> np.ndarray: ...
     def prepare(self, image: np.ndarray) -> Any: ...
     def predict_batch(
         self, images: Sequence[Any]
     ) -> Sequence[Detections | Heights | Segmentation]: ...
+    def at_own_size(self) -> 'Predictor': ...
 
 
 def slices_of(size: tuple[int, int], side: int, overlap: int) -> list[tuple[Window, Window]]:
@@ -78,118 +96,122 @@ def _middles(spans: list[slice]) -> list[slice]:
     ]
 
 
-def label_slices(
-    model: SlicePredictor,
-    pixels: NormalizedImage,
-    slices: list[tuple[Window, Window]],
-    name: str,
-    dtype: torch.dtype,
-    batch_size: int,
-    workspace: Workspace,
-    progress: Progress,
-) -> TokenFile:
-    """Label each slice by itself; the middle part of a slice determines the labels there.
+@dataclass(frozen=True)
+class Slices:
+    """The slices of an image, which a model predicts one by one.
 
     Slices without data are not predicted. A run that was killed continues after the last finished
-    row of slices. Returns a store with the labels, or the heights, (H, W, 1).
+    row of slices.
+
+    Attributes:
+        model: A model that does not resize the pixels of a slice.
+        pixels: The image.
+        windows: The slices and their middles, of :func:`slices_of`.
+        batch_size: How many slices go through the model together.
+        workspace: The place of what is finished.
+        progress: The display of the progress.
     """
-    height, width = pixels.size
-    done = workspace.finished[SLICES]
-    labels = workspace.open(name, slice(0, height), (width, 1), dtype, done > 0)
-    rows = _rows_of(slices)
-    with closing(_predicted(model, pixels, rows, done, batch_size)) as predicted:
-        for number, row in _unfinished(rows, done, progress):
-            for window, middle in row:
-                values = torch.full(middle.size, without_data(name, dtype), dtype=dtype)
-                found, valid = next(predicted)
-                if found is not None:
-                    part = found.values if isinstance(found, Heights) else found.labels
-                    inner = tuple(middle.within(window))
-                    has_data = torch.tensor(True if valid is None else valid[inner])
-                    part = torch.from_numpy(np.ascontiguousarray(part[inner]))
-                    values = part.where(has_data, values)
-                labels.write(middle, values[..., None])
-            workspace.finish(SLICES, number, labels)
-    return labels
 
+    model: Predictor
+    pixels: NormalizedImage
+    windows: list[tuple[Window, Window]]
+    batch_size: int
+    workspace: Workspace
+    progress: Progress
 
-def detect_slices(
-    model: SlicePredictor,
-    pixels: NormalizedImage,
-    slices: list[tuple[Window, Window]],
-    score_thr: float,
-    batch_size: int,
-    workspace: Workspace,
-    progress: Progress,
-) -> Objects:
-    """Detect the objects of each slice by itself; see :func:`label_slices`.
+    def label(self, name: str, dtype: torch.dtype) -> TokenFile:
+        """Label each slice by itself; the middle part of a slice determines the labels there.
 
-    Objects that the slices cut are joined (:func:`.join`), and duplicates are dropped. Objects hold
-    only pixels with data; those whose center has none are left out.
-    """
-    rows, done = _rows_of(slices), workspace.finished[SLICES]
-    found = [_unpacked(workspace.load(f'objects_{number}')) for number in range(1, done + 1)]
-    with closing(_predicted(model, pixels, rows, done, batch_size)) as predicted:
-        for number, row in _unfinished(rows, done, progress):
-            parts, corners = [NO_OBJECTS], [np.zeros((0, 2), int)]
-            for window, _ in row:
-                of_slice, valid = next(predicted)
-                if of_slice is None:
-                    continue
-                parts.append(_moved(of_slice.above(score_thr), window, valid))
-                corner = window.columns.start, window.rows.start
-                corners.append(np.tile(corner, (len(parts[-1]), 1)))
-            found.append((_together(parts), np.concatenate(corners)))
-            workspace.save(f'objects_{number}', _packed(*found[-1]))
-            workspace.finish(SLICES, number)
-    parts, corners = zip(*found, strict=True)
-    objects, corners = _together(parts), np.concatenate(corners)
-    joined = join(objects, corners, [window for window, _ in slices], pixels.size)
-    kept = _without_duplicates(joined.objects, joined.corners)
-    if joined.cut:
-        progress.report(
-            f'{pixels.source.name}: slices cut {joined.cut} of {len(objects)} objects; after parts '
-            f'were joined, {joined.is_cut[kept].sum()} of {len(kept)} are cut'
+        Returns a store with the labels, or the heights, (H, W, 1).
+        """
+        height, width = self.pixels.size
+        labels = self.workspace.open(
+            name, slice(0, height), (width, 1), dtype, self.workspace.finished[SLICES] > 0
         )
-    return joined.objects[kept]
+        with closing(self._rows()) as rows:
+            for number, row in rows:
+                for window, middle, prediction, valid in row:
+                    values = torch.full(middle.size, without_data(name, dtype), dtype=dtype)
+                    if prediction is not None:
+                        is_map = isinstance(prediction, Heights)
+                        part = prediction.values if is_map else prediction.labels
+                        inner = tuple(middle.within(window))
+                        has_data = torch.tensor(True if valid is None else valid[inner])
+                        part = torch.from_numpy(np.ascontiguousarray(part[inner]))
+                        values = part.where(has_data, values)
+                    labels.write(middle, values[..., None])
+                self.workspace.finish(SLICES, number, labels)
+        return labels
 
+    def detect(self, score_thr: float) -> Objects:
+        """Detect the objects of each slice by itself.
 
-def _predicted(
-    model: SlicePredictor,
-    pixels: NormalizedImage,
-    rows: list[list[tuple[Window, Window]]],
-    done: int,
-    batch_size: int,
-) -> Iterator[tuple[Detections | Heights | Segmentation | None, np.ndarray | None]]:
-    """Predict the slices after the rows that are ``done``, and read the next batch meanwhile.
+        Objects that the slices cut are joined (:func:`.join`), and duplicates are dropped. Objects
+        hold only pixels with data; those whose center has none are left out.
+        """
+        finished = range(1, self.workspace.finished[SLICES] + 1)
+        of_rows = [_unpacked(self.workspace.load(f'objects_{number}')) for number in finished]
+        with closing(self._rows()) as rows:
+            for number, row in rows:
+                parts, corners = [NO_OBJECTS], [np.zeros((0, 2), int)]
+                for window, _, prediction, valid in row:
+                    if prediction is None:
+                        continue
+                    parts.append(_moved(prediction.above(score_thr), window, valid))
+                    corner = window.columns.start, window.rows.start
+                    corners.append(np.tile(corner, (len(parts[-1]), 1)))
+                of_rows.append((_together(parts), np.concatenate(corners)))
+                self.workspace.save(f'objects_{number}', _packed(*of_rows[-1]))
+                self.workspace.finish(SLICES, number)
+        parts, corners = zip(*of_rows, strict=True)
+        return self._joined(_together(parts), np.concatenate(corners))
 
-    The batches are the same however many rows are done, so a run that continues repeats the last
-    one, and rounds as a run that was never killed.
+    def _joined(self, objects: Objects, corners: np.ndarray) -> Objects:
+        joined = join(objects, corners, [window for window, _ in self.windows], self.pixels.size)
+        kept = _without_duplicates(joined.objects, joined.corners)
+        if joined.cut:
+            self.progress.report(
+                f'{self.pixels.source.name}: slices cut {joined.cut} of {len(objects)} objects; '
+                f'after parts were joined, {joined.is_cut[kept].sum()} of {len(kept)} are cut'
+            )
+        return joined.objects[kept]
 
-    Yields the prediction for each slice, None for a slice without data, and which of its pixels
-    have data, (h, w) bool; None if all of them have.
-    """
+    def _rows(self) -> Iterator[tuple[int, Iterator[Predicted]]]:
+        """Yield the number and the predicted slices of each row that is not finished.
 
-    def read_slice(window: Window) -> tuple[Any, np.ndarray | None]:
-        image = pixels.pixels(window)
-        valid = pixels.valid(window)  # after the pixels, of which some files know it then
-        has_data = valid is None or valid.any()
-        return (model.prepare(image) if has_data else None), valid
+        The batches are the same however many rows are finished, so a run that continues repeats the
+        last one, and rounds as a run that was never killed.
+        """
+        by_row = groupby(self.windows, lambda pair: pair[0].rows.start)
+        rows, done = [list(row) for _, row in by_row], self.workspace.finished[SLICES]
+        first = sum(map(len, rows[:done]))
+        start = first // self.batch_size * self.batch_size
+        self.progress.expect(len(rows) - done)
+        with closing(self._predicted(self.windows[start:])) as predicted:
+            predicted_now = islice(predicted, first - start, None)
+            for number, row in enumerate(rows[done:], done + 1):
+                listed = self.progress(row, f'slices, row {number} of {len(rows)}')
+                yield number, (next(predicted_now) for _ in listed)
 
-    windows = [window for window, _ in chain(*rows)]
-    first = sum(map(len, rows[:done]))
-    start = first // batch_size * batch_size
-    read_slices = map(read_slice, windows[start:])
-    batches = iter(lambda: list(islice(read_slices, batch_size)), [])
-    with closing(ahead(batches)) as read:
-        for batch in read:
-            prepared = [slice_ for slice_, _ in batch if slice_ is not None]
-            predicted = iter(model.predict_batch(prepared) if prepared else ())
-            for number, (slice_, valid) in enumerate(batch, start):
-                found = None if slice_ is None else next(predicted)
-                if number >= first:
-                    yield found, valid
-            start += len(batch)
+    def _predicted(self, windows: Sequence[tuple[Window, Window]]) -> Iterator[Predicted]:
+        """Predict slices in batches, and read the next batch meanwhile."""
+
+        def read(pair: tuple[Window, Window]) -> tuple[Any, np.ndarray | None]:
+            image = self.pixels.pixels(pair[0])
+            valid = self.pixels.valid(pair[0])  # some files know it only after they were read
+            has_data = valid is None or valid.any()
+            return (self.model.prepare(image) if has_data else None), valid
+
+        images = map(read, windows)
+        batches = iter(lambda: list(islice(images, self.batch_size)), [])
+        remaining = iter(windows)
+        with closing(prefetch(batches)) as batches_read:
+            for batch in batches_read:
+                prepared = [image for image, _ in batch if image is not None]
+                predictions = iter(self.model.predict_batch(prepared) if prepared else ())
+                for image, valid in batch:
+                    prediction = None if image is None else next(predictions)
+                    yield *next(remaining), prediction, valid
 
 
 def _together(parts: Sequence[Objects]) -> Objects:
@@ -197,33 +219,20 @@ def _together(parts: Sequence[Objects]) -> Objects:
     return Objects.cat([part for part in parts if len(part)] or [parts[-1]])
 
 
-def _rows_of(slices: list[tuple[Window, Window]]) -> list[list[tuple[Window, Window]]]:
-    return [list(row) for _, row in groupby(slices, lambda pair: pair[0].rows.start)]
-
-
-def _unfinished(
-    rows: list[list[tuple[Window, Window]]], done: int, progress: Progress
-) -> Iterator[tuple[int, Iterable[tuple[Window, Window]]]]:
-    """Yield the number and the slices of each row that is not finished."""
-    progress.expect(len(rows) - done)
-    for number, row in enumerate(rows[done:], done + 1):
-        yield number, progress(row, f'slices, row {number} of {len(rows)}')
-
-
-def _moved(found: Detections, window: Window, valid: np.ndarray | None) -> Objects:
+def _moved(detections: Detections, window: Window, valid: np.ndarray | None) -> Objects:
     """Return the objects of a slice in the coordinates of the image, with windows as masks.
 
     ``valid`` (h, w) tells which pixels of the slice have data; None if all of them have.
     """
     if valid is not None:
-        centers = ((found.boxes[:, :2] + found.boxes[:, 2:]) / 2).astype(int)
+        centers = ((detections.boxes[:, :2] + detections.boxes[:, 2:]) / 2).astype(int)
         columns, rows = np.minimum(centers, np.array(valid.shape[::-1]) - 1).T
-        found = found[valid[rows, columns]]
-    masks = None
-    if found.masks is not None:
-        inner = [Window.around(box.tolist(), window.size) for box in found.boxes]
-        masks = [(w, mask[tuple(w)].copy()) for w, mask in zip(inner, found.masks, strict=True)]
-    objects = Objects(found.boxes, found.scores, found.labels, masks)
+        detections = detections[valid[rows, columns]]
+    masks = detections.masks
+    if masks is not None:
+        inner = [Window.around(box.tolist(), window.size) for box in detections.boxes]
+        masks = [(w, mask[tuple(w)].copy()) for w, mask in zip(inner, masks, strict=True)]
+    objects = Objects(detections.boxes, detections.scores, detections.labels, masks)
     if valid is not None and masks is not None:
         objects = objects.with_data(lambda w: valid[tuple(w)])
     masks = objects.masks

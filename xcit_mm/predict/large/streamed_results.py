@@ -25,16 +25,16 @@ def label_dtype(num_classes: int) -> torch.dtype:
     return torch.uint8 if num_classes <= 255 else torch.int16
 
 
-def bytes_of_pixel(made: Mapping[str, torch.dtype], num_classes: int) -> int:
-    """Return the size of what :func:`.label` makes for a pixel."""
+def bytes_of_pixel(outputs: Mapping[str, torch.dtype], num_classes: int) -> int:
+    """Return the size of the outputs of :func:`.label` for a pixel."""
     values = dict(probabilities=max(2, num_classes))
-    return sum(dtype.itemsize * values.get(name, 1) for name, dtype in made.items())
+    return sum(dtype.itemsize * values.get(name, 1) for name, dtype in outputs.items())
 
 
-def demand_of(passes: Passes, size: tuple[int, int], of_pixel: int) -> Demand:
+def memory_needed(passes: Passes, size: tuple[int, int], of_pixel: int) -> Demand:
     """Return the memory that this process needs in :func:`results_of`, for an image (H, W).
 
-    ``of_pixel`` is the number of bytes that are made for a pixel, 0 for a detector.
+    ``of_pixel`` is the number of bytes of the outputs for a pixel, 0 for a detector.
     """
     shards, of_pixels = passes.shards, math.prod(size) * of_pixel
     needed = passes.bytes_needed + of_pixels // shards.count
@@ -47,8 +47,7 @@ def results_of(
     module: nn.Module,
     passes: Passes,
     size: tuple[int, int],
-    made: Mapping[str, torch.dtype],
-    *,
+    outputs: Mapping[str, torch.dtype],
     score_thr: float = 0.0,
     progress: Progress = silent,
 ) -> dict[str, Any] | None:
@@ -61,20 +60,20 @@ def results_of(
         module: A detector or a segmentor.
         passes: Its passes over the image.
         size: (H, W) of the image.
-        made: See :func:`.label`; {} for a detector.
+        outputs: See :func:`.label`; {} for a detector.
         score_thr: The lowest score of the objects to return.
         progress: The display of the progress.
 
     Returns:
         On the first process, the attributes of :class:`.objects.Objects` by decreasing score, or
-        the arrays of what is made for the pixels, (H, W) or (H, W, classes); None on the others.
+        the arrays of the outputs, (H, W) or (H, W, classes); None on the others.
     """
     passes.run(progress)
-    if not made:
+    if not outputs:
         parts = passes.shards.gather(detect(module, passes, size, score_thr, progress))
         found = vars(Objects.cat(parts).by_score()) if parts else None
     else:
-        stores = label(module, passes, size, made, progress)
+        stores = label(module, passes, size, outputs, progress)
         found = _collected(passes.shards, stores, size, passes.workspace)
     passes.shards.barrier()
     return found
@@ -83,7 +82,7 @@ def results_of(
 def _collected(
     shards: Shards, stores: dict[str, TokenFile], size: tuple[int, int], workspace: Workspace
 ) -> dict[str, Any] | None:
-    """Return what all processes made for the pixels; None on all but the first process."""
+    """Return the outputs of all processes; None on all but the first process."""
     if shards.count > 1:
         complete = {
             name: workspace.open(f'all_{name}', slice(0, size[0]), store.shape[1:], store.dtype)
@@ -99,11 +98,11 @@ def _collected(
 
 
 def in_frame(
-    found: Mapping[str, np.ndarray], area: Window, size: tuple[int, int], workspace: Workspace
+    outputs: Mapping[str, np.ndarray], area: Window, size: tuple[int, int], workspace: Workspace
 ) -> dict[str, np.ndarray]:
-    """Return what was made for a window of an image as arrays of all of its pixels (H, W)."""
+    """Return the outputs for a window of an image as arrays of all of its pixels (H, W)."""
     placed = {}
-    for name, values in found.items():
+    for name, values in outputs.items():
         values = values.reshape(*values.shape[:2], -1)
         dtype = torch.from_numpy(values[:0]).dtype
         shape = size[1], values.shape[2]
@@ -112,8 +111,8 @@ def in_frame(
             part = torch.full((*window.size, shape[1]), without_data(name, dtype), dtype=dtype)
             inside = Window(*(overlap(a, b) for a, b in zip(window, area, strict=True)))
             if all(inside.size):
-                known = np.array(values[tuple(inside.within(area))])
-                part[tuple(inside.within(window))] = torch.from_numpy(known)
+                inner = np.array(values[tuple(inside.within(area))])
+                part[tuple(inside.within(window))] = torch.from_numpy(inner)
             store.write(window, part)
         array = store.array()
         placed[name] = array[..., 0] if shape[1] == 1 else array

@@ -8,7 +8,6 @@ import cv2
 import numpy as np
 import shapely
 from mmengine.structures import InstanceData
-from pycocotools import mask as coco_mask
 
 from ...base.environment import require
 from ...data.transforms.decode import rgb_of
@@ -16,8 +15,9 @@ from ...large.labels.outlines import outlines_of_masks
 from .class_names import category_ids, valid_palette
 from .detected_object import DetectedObject
 from .drawing import Color, draw_objects, topmost_masks
+from .run_lengths import run_lengths
 from .short_texts import few_names, size_text
-from .supervision_detections import labels_of, masks_of, to_supervision
+from .supervision_detections import labels_of, to_supervision
 
 SCORE_THR = 0.3  # objects with a lower score are not shown unless a user asks for them
 
@@ -66,7 +66,7 @@ class Detections:
     @classmethod
     def from_supervision(
         cls,
-        found: Any,
+        detections: Any,
         image: np.ndarray,
         classes: Sequence[str],
         palette: Sequence[Color] | None = None,
@@ -74,23 +74,23 @@ class Detections:
         """Convert ``supervision.Detections``, for example after its NMS.
 
         Args:
-            found: The objects. Those without ``confidence`` have a score of 1. What a prediction
-                has no place for, such as ``tracker_id``, is left out.
+            detections: The objects. Those without ``confidence`` have a score of 1. What a
+                prediction has no place for, such as ``tracker_id``, is left out.
             image: The image, as an array that ``predict`` takes.
             classes: Names of the classes, such as ``model.classes``.
             palette: A color for each class. Default: distinct colors.
 
         Raises:
-            ArgumentError: If an object has no class, a label that is no class, or a mask of another
-                size than the image.
             DependencyError: If supervision is not installed.
         """
-        labels, image = labels_of(found, classes), rgb_of(image)
-        scores = found.confidence
+        require('supervision')
+        labels, image = labels_of(detections), rgb_of(image)
+        scores = detections.confidence
         scores = np.ones(len(labels), np.float32) if scores is None else scores
         order = np.argsort(-scores, kind='stable')
-        masks, colors = masks_of(found, image.shape[:2]), valid_palette(palette, len(classes))
-        objects = Detections(image, found.xyxy, scores, labels, masks, tuple(classes), colors)
+        masks, colors = detections.mask, valid_palette(palette, len(classes))
+        masks = None if masks is None else np.asarray(masks).astype(bool, copy=False)
+        objects = Detections(image, detections.xyxy, scores, labels, masks, tuple(classes), colors)
         return objects[order]
 
     def __len__(self) -> int:
@@ -103,12 +103,10 @@ class Detections:
         """Return the object at an index, or the objects that a slice or an array selects.
 
         Raises:
-            IndexError: If there is no such object, or an array of bool has another length.
+            IndexError: If there is no such object.
         """
         everything = np.arange(len(self))
         kept = everything[index]
-        if kept.ndim > 1:
-            raise IndexError(f'objects are selected by one dimension, not by {kept.ndim}')
         if kept.ndim == 0:
             label = int(self.labels[kept])
             mask = None if self.masks is None else self.masks[kept]
@@ -261,9 +259,3 @@ class Detections:
 
     def _run_lengths(self, i: int) -> dict[str, Any] | None:
         return None if self.masks is None else run_lengths(self.masks[i])
-
-
-def run_lengths(mask: np.ndarray) -> dict[str, Any]:
-    """Return the run lengths of a mask (H, W) of bool, as pycocotools encodes it."""
-    # pycocotools reads columns; OpenCV transposes several times as fast as NumPy copies.
-    return coco_mask.encode(cv2.transpose(mask.view(np.uint8)).T)

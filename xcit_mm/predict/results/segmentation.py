@@ -9,13 +9,12 @@ import numpy as np
 from mmengine.structures import PixelData
 
 from ...base.environment import require
-from ...base.errors import ArgumentError
 from ...data.transforms.decode import rgb_of
 from ...large.labels.outlines import outlines_by_label, outlines_of
 from .class_names import valid_palette
 from .drawing import Color, draw_regions, topmost_masks
 from .short_texts import few_names, size_text
-from .supervision_detections import labels_of, masks_of, to_supervision
+from .supervision_detections import labels_of, to_supervision
 
 INSTANCE_OFFSET = 1000  # mmdet's; a panoptic model numbers its objects in steps of it
 SEGMENT = 'segment'  # the number of a segment in ``data`` of supervision's detections
@@ -53,7 +52,7 @@ class Segmentation:
     @classmethod
     def from_supervision(
         cls,
-        found: Any,
+        detections: Any,
         image: np.ndarray,
         classes: Sequence[str],
         palette: Sequence[Color] | None = None,
@@ -65,24 +64,18 @@ class Segmentation:
         a panoptic model returns it, they become the segments.
 
         Args:
-            found: The masks.
+            detections: The masks.
             image: The image, as an array that ``predict`` takes.
             classes: Names of the classes, such as ``model.classes``.
             palette: A color for each class. Default: distinct colors.
 
         Raises:
-            ArgumentError: If there are no masks, or a mask has no class, a label that is no class,
-                or another size than the image.
             DependencyError: If supervision is not installed.
         """
-        labels, image = labels_of(found, classes), rgb_of(image)
-        masks = masks_of(found, image.shape[:2])
-        if masks is None:
-            raise ArgumentError(
-                'the detections of supervision have no masks, but a segmentation consists of masks'
-            )
-        topmost = topmost_masks(masks)
-        no_class, segments = len(classes), found.data.get(SEGMENT)
+        require('supervision')
+        labels, image = labels_of(detections), rgb_of(image)
+        topmost = topmost_masks(np.asarray(detections.mask).astype(bool, copy=False))
+        no_class, segments = len(classes), detections.data.get(SEGMENT)
         values = np.array([no_class, *labels], _dtype_with_no_class(classes))
         if segments is not None:
             segments = np.array([no_class, *segments], np.int32)[topmost]

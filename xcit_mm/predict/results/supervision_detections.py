@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ...base.environment import require
-from ...base.errors import ArgumentError
 
 CLASS_NAME = 'class_name'  # what supervision calls the names, which its annotators show
 
@@ -57,43 +56,6 @@ def compact_masks(masks: Iterable[tuple[Sequence[int], np.ndarray]], size: tuple
     return CompactMask.merge(parts)
 
 
-def labels_of(found: Any, classes: Sequence[str]) -> np.ndarray:
-    """Return the labels (n,) of ``supervision.Detections``.
-
-    Raises:
-        ArgumentError: If it is something else, or its objects have no class, or another one.
-    """
-    require('supervision')
-    import supervision
-
-    if not isinstance(found, supervision.Detections):
-        kind = f'{type(found).__module__}.{type(found).__qualname__}'
-        raise ArgumentError(f'a {kind} is not a supervision.Detections')
-    labels = found.class_id if len(found) else np.empty(0, int)
-    if labels is None:
-        raise ArgumentError('the detections of supervision have no class_id: set their class_id')
-    wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
-    if len(wrong):
-        raise ArgumentError(
-            f'class_id[{wrong[0]}] of the detections of supervision is {labels[wrong[0]]}, but the '
-            f'{len(classes)} classes have the labels 0 to {len(classes) - 1}'
-        )
-    return labels.astype(np.int64)
-
-
-def masks_of(found: Any, size: tuple[int, int]) -> np.ndarray | None:
-    """Return the masks (n, H, W) of ``supervision.Detections``, or None if it has no masks.
-
-    Raises:
-        ArgumentError: If they do not have the ``size`` (H, W).
-    """
-    if found.mask is None:
-        return None
-    masks = np.asarray(found.mask).astype(bool, copy=False)
-    if masks.shape[1:] != size:
-        (height, width), (rows, columns) = masks.shape[1:], size
-        raise ArgumentError(
-            f'the detections of supervision have masks of {width}x{height} pixels, but the image '
-            f'has {columns}x{rows}'
-        )
-    return masks
+def labels_of(detections: Any) -> np.ndarray:
+    """Return the labels (n,) of ``supervision.Detections``."""
+    return (detections.class_id if len(detections) else np.empty(0)).astype(np.int64)

@@ -34,7 +34,7 @@ def write_geopackage(path: Path, layer: Layer) -> None:
     names = np.array(layer.classes, object)
     colors = np.array(['#{:02x}{:02x}{:02x}'.format(*color) for color in layer.palette], object)
     try:
-        with write_beside(path) as made, warnings.catch_warnings():
+        with write_beside(path) as unfinished, warnings.catch_warnings():
             warnings.simplefilter('ignore')  # about layers without a reference system
             for number, part in enumerate(layer.parts):
                 labels = part.labels.astype(np.int32)
@@ -44,7 +44,7 @@ def write_geopackage(path: Path, layer: Layer) -> None:
                 fields['area'] = layer.areas(part)
                 fields['color'] = colors[labels]
                 write(
-                    str(made),
+                    str(unfinished),
                     shapely.to_wkb(layer.on_map(part.outlines)),
                     [*fields.values()],
                     [*fields],

@@ -3,7 +3,7 @@
 import numpy as np
 import shapely
 
-from ...large.labels.outlines import built, taken_apart
+from ...large.labels.outlines import from_arrays, to_arrays
 
 
 def joined(parts: list[shapely.Polygon], block: int) -> shapely.Polygon:
@@ -13,7 +13,7 @@ def joined(parts: list[shapely.Polygon], block: int) -> shapely.Polygon:
     left out, and what is left of the rings is linked. ``shapely.coverage_union_all`` returns the
     same polygon, but tests each hole against the outer ring: its time is quadratic.
     """
-    corners, rings, _ = taken_apart(shapely.orient_polygons(np.array(parts, object)))
+    corners, rings, _ = to_arrays(shapely.orient_polygons(np.array(parts, object)))
     corners = corners.astype(np.int64)
     shared = _shared(corners, rings, block)
     complete, chains = [], {}
@@ -39,7 +39,9 @@ def joined(parts: list[shapely.Polygon], block: int) -> shapely.Polygon:
     complete.sort(key=_area, reverse=True)  # the outer ring is counterclockwise
     closed = [np.concatenate([ring, ring[:1]]) for ring in complete]
     offsets = np.cumsum([0, *map(len, closed)])
-    (polygon,) = built(np.concatenate(closed).astype(float), offsets, np.array([0, len(closed)]))
+    (polygon,) = from_arrays(
+        np.concatenate(closed).astype(float), offsets, np.array([0, len(closed)])
+    )
     return polygon
 
 

@@ -10,7 +10,7 @@ import shapely
 
 from ...base.files import unfinished_folder
 from ...base.geometry import Window, tiles, whole
-from ...large.labels.outlines import built, outlines_of, taken_apart
+from ...large.labels.outlines import from_arrays, outlines_of, to_arrays
 from .joined_parts import joined
 from .vector_layers import TOGETHER, LayerPart
 
@@ -30,10 +30,10 @@ def without_small_regions(
 
     with unfinished_folder(folder, 'labels') as temporary:
 
-        def made(name: str, dtype: np.dtype) -> np.ndarray:
+        def mapped(name: str, dtype: np.dtype) -> np.ndarray:
             return np.memmap(temporary / name, dtype, 'w+', shape=labels.shape)
 
-        valid, merged = made('valid', np.dtype(np.uint8)), made('labels', labels.dtype)
+        valid, merged = mapped('valid', np.dtype(np.uint8)), mapped('labels', labels.dtype)
         for window in tiles(whole(labels.shape), (BLOCK, BLOCK)):
             valid[tuple(window)] = labels[tuple(window)] != nodata
         sieve(labels, min(pixels, labels.size), merged, valid)
@@ -60,9 +60,9 @@ def label_polygons(
             Neighbors still share their borders. The corners on borders of blocks are kept.
     """
     regions = _Regions(labels.shape)
-    found = chain.from_iterable(_finished(labels, nodata, simplify, regions))
+    finished = chain.from_iterable(_finished(labels, nodata, simplify, regions))
     first = True
-    while (part := list(islice(found, TOGETHER))) or first:
+    while (part := list(islice(finished, TOGETHER))) or first:
         outlines = np.array([polygon for polygon, _ in part], object)
         values = np.array([label for _, label in part], int)
         yield LayerPart(outlines, values, shapely.area(outlines))
@@ -112,7 +112,7 @@ def _nodes(labels: np.ndarray, window: Window) -> np.ndarray:
 
 def _with_nodes(polygons: np.ndarray, nodes: np.ndarray) -> np.ndarray:
     """Add corners where the sides of polygons, which are horizontal or vertical, meet nodes."""
-    corners, rings, offsets = taken_apart(polygons)
+    corners, rings, offsets = to_arrays(polygons)
     corners = corners.astype(np.int64)
     sides = np.diff(corners, axis=0, append=0)
     lengths = np.abs(sides).sum(1)
@@ -120,10 +120,10 @@ def _with_nodes(polygons: np.ndarray, nodes: np.ndarray) -> np.ndarray:
     first = np.cumsum(lengths) - lengths
     steps = np.arange(lengths.sum()) - np.repeat(first, lengths)
     points = np.repeat(corners, lengths, 0) + np.repeat(np.sign(sides), lengths, 0) * steps[:, None]
-    kept = (steps == 0) | nodes[points[:, 1], points[:, 0]]
-    before = np.concatenate([[0], np.cumsum(kept)])
+    is_corner = (steps == 0) | nodes[points[:, 1], points[:, 0]]
+    before = np.concatenate([[0], np.cumsum(is_corner)])
     starts = np.append(first, len(steps))[rings]
-    return built(points[kept].astype(float), before[starts], offsets)
+    return from_arrays(points[is_corner].astype(float), before[starts], offsets)
 
 
 class _Regions:
@@ -183,7 +183,7 @@ class _Regions:
         """Return the polygon and the start of each piece of an inner side of a block."""
         if place in (0, self._size[1 - axis]) or not len(polygons):
             return np.empty(0, int), np.empty(0, int)
-        corners, rings, offsets = taken_apart(polygons)
+        corners, rings, offsets = to_arrays(polygons)
         is_on = corners[:, axis] == place
         is_piece = is_on[:-1] & is_on[1:]
         is_piece[rings[1:-1] - 1] = False  # from one ring to the next one

@@ -18,9 +18,8 @@ from ...base.files import (
     require_writable,
     set_aside,
     write_whole,
-    writing_to,
 )
-from ...base.locks import is_there, open_lock, try_lock, unlocking
+from ...base.locks import only_holder
 from ...network.weights.cache import is_url
 from ..errors.error_tables import COUNTS, write_counts
 from ..large.large_predictions import LargeDetections, LargeHeights, LargePrediction
@@ -61,18 +60,10 @@ def only_writer(folder: Path) -> Iterator[None]:
     """
     require_writable(folder)
     path = folder / LOCK
-    with writing_to(folder):
-        file = open_lock(path)
-    with unlocking(file):
-        try:
-            is_locked = try_lock(file) and is_there(file, path)
-        except OSError:  # some network disks have no locks
-            is_locked = None
-        if is_locked is False:
-            raise UserError(
-                f'another run writes its predictions to {folder}: wait for its end, or name '
-                'another --out'
-            )
+    refusal = (
+        f'another run writes its predictions to {folder}: wait for its end, or name another --out'
+    )
+    with only_holder(path, refusal) as is_locked:
         if is_locked:
             _remove_unfinished(folder)
         try:
@@ -233,7 +224,7 @@ class Output:
         """Move what an earlier call left, before the first file is written."""
         if not self.has_written:
             earlier = [path for name in WRITTEN if (path := self._folder / name).exists()]
-            set_aside(self._folder, earlier, 'name another --out')
+            set_aside(self._folder, earlier)
             self.has_written = True
 
     def _described(self, source: str, size: tuple[int, int]) -> dict[str, Any]:

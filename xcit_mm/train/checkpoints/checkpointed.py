@@ -17,13 +17,10 @@ from ...base.run_files import has_checkpoints
 from ...config.build_model import weights_for, without_other_heads
 from ...network.weights.names import modules_of, require_same_tensors
 from ...network.weights.read import read_checkpoint
-from ...predict.results.class_names import check_names
 from ..distributed import unwrapped
 from .newest import newest_checkpoint
-from .training_state import fit_training_state
-
-# What mmengine and PyTorch raise for the state of another run.
-MISMATCH_ERRORS = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
+from .recipe import changed_places, listed_changes, recipe_of
+from .training_state import RECIPE, fit_training_state, require_training_state
 
 
 class CheckpointedRunner(Runner):
@@ -61,9 +58,13 @@ class CheckpointedRunner(Runner):
         try:
             # mmengine's default would put the whole file on the GPU, in addition to the model.
             super().resume(filename, **{**kwargs, 'map_location': 'cpu'})
-        except MISMATCH_ERRORS as error:
+        except (KeyError, ValueError) as error:  # of PyTorch
+            now = recipe_of(self.cfg)
+            before = self._recipe_before or now
+            changed = changed_places(before, now)
+            what = f'; changed since: {listed_changes(before, now, changed)}' if changed else ''
             raise UserError(
-                f'{filename} does not belong to this run ({reason(error)}); resume with the '
+                f'{filename} does not belong to this run ({reason(error)}{what}); resume with the '
                 'config that it was started with, or start from its weights: load_from'
             ) from error
         if self.seed != seed:  # the order of the data follows from the seed of the checkpoint
@@ -105,11 +106,15 @@ class CheckpointedRunner(Runner):
         A warning names a class that the checkpoint has under another name. In a test, the same
         classes in another order are an error.
         """
+        from ...predict.results.class_names import check_names
+
         del revise_keys  # an argument of mmengine's method: the names need no revision here
         checkpoint = read_checkpoint(
             filename, map_location, self.cfg.get('trust_checkpoint', False)
         )
         if self._resume:
+            require_training_state(checkpoint, filename)
+            self._recipe_before = checkpoint['message_hub']['runtime_info'].get(RECIPE)
             fit_training_state(checkpoint, self, filename)
             checkpoint['meta'].pop('config', None)  # mmengine would run it as Python
         model = unwrapped(self.model)

@@ -1,6 +1,5 @@
 """The hook that writes the checkpoints of a run and keeps the last ones."""
 
-import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ...base.errors import UserError, did_you_mean
 from ...base.files import remove_unfinished, write_whole
 from ...base.run_files import POINTER
 
@@ -25,17 +23,7 @@ class WholeCheckpointHook(CheckpointHook):
     dir may have been moved since the last start, and the checkpoint that a run resumes from may
     come from somebody else. So the hook follows no path in a checkpoint: it removes only files
     directly in its folder, with names that it would choose. On an object store it removes none.
-
-    The arguments are the same. mmengine's hook would pass an unknown one to the first checkpoint,
-    hours later; here it is an error at once.
     """
-
-    def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        known = inspect.signature(CheckpointHook).parameters
-        for name in self.args.keys() - inspect.signature(Runner.save_checkpoint).parameters:
-            hint = did_you_mean(name, known)
-            raise UserError(f'default_hooks.checkpoint has no argument {name}{hint}')
 
     def before_train(self, runner: Runner) -> None:
         runner.message_hub.pop_info('keep_ckpt_ids')  # by which mmengine removes checkpoints

@@ -1,28 +1,21 @@
 """What determines the result of a run: values of its config, versions, and the files it reads."""
 
-import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from mmengine.config import Config
 
 from ...base.environment import versions
 from ...base.errors import one_line
-from ...base.processes import digest_of_file, shortened
+from ...base.processes import digest_of_file
 from ...config.tree import class_name, leaf_datasets, leaves
-from ...network.weights.cache import is_url
 from .regroup import SPEED_OPTIONS
 
 # Names of values that change how the data is loaded, not what is loaded.
 LOADING = {'num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory', 'timeout'}
-# Names of values that may differ between machines, and texts that are paths on one system.
-PATH = re.compile(r'[/\\]')
-LOCAL = LOADING | {
-    *('work_dir', 'data_root', 'load_from', 'checkpoint', 'ann_file', 'test_dir', 'out_dir'),
-    *('outfile_prefix', 'save_dir', 'store', 'resource_limit'),
-}
+# Names of values, and texts, that may differ between machines.
+LOCAL, PATH = {'data_root', 'ann_file', 'checkpoint', 'store'}, re.compile(r'[/\\]| at 0x')
 # Parts of a config that decide what a training run computes.
 RECIPE_PARTS = ('model', 'optim_wrapper', 'param_scheduler', 'auto_scale_lr', 'train_dataloader')
 # Names in them that do not: init_cfg is unset in a resumed run.
@@ -39,9 +32,8 @@ MAX_CHANGES = 8  # most changes that a sentence names
 def fingerprint(cfg: Config, splits: tuple[str, ...]) -> dict[str, str]:
     """Return what all processes of a run must share, for :func:`~.processes.require_same`.
 
-    These are the versions of the packages, the values of the config, and digests of the checkpoints
-    and the annotation files. Paths may differ. Of a dataset without an annotation file, the names
-    and sizes of its files are compared, because reading them would take too long.
+    These are the versions of the packages, the recipe, and digests of the checkpoints and the
+    annotation files. Paths may differ.
     """
     init_cfg = (cfg.model.get('backbone') or {}).get('init_cfg') or {}
     files = {
@@ -51,14 +43,16 @@ def fingerprint(cfg: Config, splits: tuple[str, ...]) -> dict[str, str]:
     }
     for split in splits:
         dataset = (cfg.get(f'{split}_dataloader') or {}).get('dataset') or {}
-        paths = (path for leaf in leaf_datasets(dataset) for path in _files_of(leaf))
-        files |= {f'part {i} of the {split} data': path for i, path in enumerate(paths, 1)}
-    digests = {name: _digest(file) for name, file in files.items() if file}
+        for number, leaf in enumerate(leaf_datasets(dataset), 1):
+            if leaf.get('ann_file'):
+                path = Path(leaf.get('data_root') or '', leaf['ann_file'])
+                files[f'part {number} of the {split} data'] = path
+    paths = {name: Path(file).expanduser() for name, file in files.items() if file}
+    digests = {name: digest_of_file(path) for name, path in paths.items() if path.is_file()}
     values = {
-        place: _text(value)
-        for place, value in leaves(cfg.to_dict())
-        if _name(place) not in LOCAL
-        and not (isinstance(value, str) and PATH.search(value) and not is_url(value))
+        place: text
+        for place, text in recipe_of(cfg).items()
+        if place.rpartition('.')[2] not in LOCAL and not PATH.search(text)
     }
     return versions() | values | digests
 
@@ -113,37 +107,3 @@ def listed_changes(before: Mapping[str, str], now: Mapping[str, str], changed: s
     ]
     more = f' and {len(changes) - MAX_CHANGES} more' if len(changes) > MAX_CHANGES else ''
     return f'{", ".join(changes[:MAX_CHANGES])}{more}'
-
-
-def _name(place: str) -> str:
-    """Return the last name of a dotted place, without the indices of lists."""
-    return next((name for name in reversed(place.split('.')) if not name.isdecimal()), '')
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, (str, int, float, type(None))):
-        return str(value)
-    # The text of a class, a function or an object holds an address.
-    return getattr(value, '__qualname__', type(value).__qualname__)
-
-
-def _files_of(dataset: dict) -> Iterator[Path]:
-    """Yield the annotation file of a dataset, or its folders if it has none."""
-    root = dataset.get('data_root') or ''
-    if dataset.get('ann_file'):
-        yield Path(root, dataset['ann_file'])
-        return
-    for prefix in filter(None, (dataset.get('data_prefix') or {}).values()):
-        yield Path(root, prefix)
-
-
-def _digest(file: str | Path) -> str:
-    """Return a digest of a file, or of the names and sizes of the files below a folder."""
-    path = Path(file).expanduser()
-    if path.is_file():
-        return digest_of_file(path)
-    if not path.is_dir():
-        return str(file)
-    files = sorted(below for below in path.rglob('*') if below.is_file())
-    sizes = [(below.relative_to(path).as_posix(), below.stat().st_size) for below in files]
-    return f'{len(files)} files {shortened(hashlib.sha256(repr(sizes).encode()))}'

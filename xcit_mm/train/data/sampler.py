@@ -10,7 +10,7 @@ from mmengine.dist import all_reduce, get_rank, get_world_size
 from mmengine.registry import DATA_SAMPLERS
 from torch.utils.data import BatchSampler, Sampler
 
-from ...base.errors import ArgumentError, UserError
+from ...base.errors import UserError
 from ...data.datasets.samples import SampleRequest
 
 # Samplers without an end, by name, because some exist only where mmdet is installed.
@@ -45,8 +45,6 @@ class RepeatedSampler(DefaultSampler):
 
     def __init__(self, dataset: Sized, repeats: int = 3, **kwargs: Any) -> None:
         super().__init__(dataset, **kwargs)
-        if type(repeats) is not int or repeats < 1:
-            raise ArgumentError(f'RepeatedSampler: repeats={repeats!r} is not a positive integer')
         self.repeats = repeats
 
     def __iter__(self) -> Iterator[int]:

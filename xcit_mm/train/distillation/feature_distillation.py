@@ -7,7 +7,7 @@ from mmengine.model import BaseModel
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ...base.errors import ArgumentError, UserError
+from ...base.errors import UserError
 from ...network.models.image_xcit import ImageFeatures
 from ...network.weights.image_network import CLASS_ATTENTION
 from .feature_losses import LOSSES, mean_cosine, of_same_size
@@ -53,14 +53,6 @@ class FeatureDistillation(BaseModel):
         init_cfg: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(data_preprocessor, init_cfg)
-        for name, loss in (('dense_loss', dense_loss), ('global_loss', global_loss)):
-            if loss is not None and loss not in LOSSES:
-                raise ArgumentError(f'{name}={loss!r} is not one of {", ".join(LOSSES)} or None')
-        for name, weight in (('dense_weight', dense_weight), ('global_weight', global_weight)):
-            if type(weight) not in (int, float) or not weight > 0:
-                raise ArgumentError(f'{name}={weight!r} is not positive')
-        if dense_loss is None and global_loss is None:
-            raise ArgumentError('dense_loss=None and global_loss=None leave nothing to learn')
         self.dense_loss, self.global_loss = dense_loss, global_loss
         self.dense_weight, self.global_weight = dense_weight, global_weight
         self.teacher: Teacher = MODELS.build(teacher)
@@ -91,8 +83,11 @@ class FeatureDistillation(BaseModel):
         results = {}
         if self.dense_loss is not None:
             student = self.dense_projection(features.map)
-            _require_map('the student', student, inputs)
-            _require_map(f'teacher {self.teacher.name}', target.map, inputs)
+            if min(*student.shape[2:], *target.map.shape[2:]) < MIN_SIDE:
+                raise UserError(
+                    'the maps of student and teacher need 2 rows and columns: use larger images, a '
+                    'larger model.teacher.size, or dense_loss=None'
+                )
             maps = of_same_size(student.float(), target.map)
             student, teacher = (x.permute(0, 2, 3, 1) for x in maps)
             results |= self._compare('dense', student, teacher)
@@ -108,12 +103,3 @@ class FeatureDistillation(BaseModel):
                 f'loss_{name}': weight * LOSSES[loss](student, teacher),
                 f'{name}_cosine': mean_cosine(student.detach(), teacher),
             }
-
-
-def _require_map(name: str, x: Tensor, images: Tensor) -> None:
-    if min(x.shape[2:]) < MIN_SIDE:
-        sides, of_images = ('x'.join(map(str, t.shape[2:])) for t in (x, images))
-        raise UserError(
-            f'the map of {name} has {sides} places for images of {of_images} pixels: use larger '
-            'images, a larger model.teacher.size, or dense_loss=None'
-        )

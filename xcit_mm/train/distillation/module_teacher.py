@@ -60,14 +60,10 @@ class ModuleTeacher(Teacher):
         trusted: bool = False,
     ) -> None:
         self.num_prefix_tokens = num_prefix_tokens  # super().__init__ computes features
-        if not checkpoint:
-            raise ArgumentError(
-                f'teacher {module["type"]}: name its weights, model.teacher.checkpoint=FILE'
-            )
         network, content = MODELS.build(module), read_checkpoint(checkpoint, trusted=trusted)
         _load(network, model_state(content, checkpoint), checkpoint)
         in_channels = getattr(network, 'in_channels', module.get('in_channels', RGB))
-        images = described_images(content, in_channels, checkpoint)
+        images = described_images(content)
         if mean is None and std is None:
             mean, std = images.get('mean'), images.get('std')
         if mean is None or std is None:

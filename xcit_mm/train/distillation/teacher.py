@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +10,7 @@ from mmengine.model import BaseDataPreprocessor
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...base.errors import ArgumentError, UserError, is_out_of_memory, reason
+from ...base.errors import UserError
 from ...base.processes import digest_of_module
 from ...network.tokens import tokens_to_map
 
@@ -70,16 +70,6 @@ class Teacher(ABC):
         self.size = (size, size) if isinstance(size, int) else size and tuple(size)
         self.channels = None if channels is None else list(channels)
         self.num_channels, self.bgr_to_rgb = num_channels, bgr_to_rgb
-        for argument, values in (('mean', mean), ('std', std)):
-            if len(values) not in (1, num_channels):
-                raise ArgumentError(
-                    f'teacher {name}: {argument}={tuple(values)} has not one number for each of '
-                    f'its {num_channels} channels'
-                )
-        if channels is not None and len(channels) != num_channels:
-            raise ArgumentError(
-                f'teacher {name}: channels={tuple(channels)} are not {num_channels}, which it takes'
-            )
         self.mean, self.std = (torch.tensor(v).float().view(-1, 1, 1) for v in (mean, std))
         self.description = dict(
             name=name,
@@ -97,8 +87,7 @@ class Teacher(ABC):
         """Compute the features of images (B, C, H, W) that were normalized by a preprocessor.
 
         Raises:
-            UserError: If the channels or the size of the images do not fit, or if features are not
-                finite.
+            UserError: If features are not finite.
         """
         return self._features(self._seen(images, preprocessor))
 
@@ -116,13 +105,13 @@ class Teacher(ABC):
 
     @torch.no_grad()
     def _logits(self, images: Tensor) -> Tensor:
-        logits = self._run(self._classify, images)
+        logits = self._classify(images)
         if not isinstance(logits, Tensor) or logits.ndim != 2:
             raise UserError(
                 f'teacher {self.name} returns no logits (B, classes): name the weights of a '
                 'classifier'
             )
-        return self._checked(logits, images)
+        return self._finite(logits)
 
     @abstractmethod
     def _extract(self, images: Tensor) -> tuple[Tensor | None, Tensor]:
@@ -137,30 +126,16 @@ class Teacher(ABC):
 
     @torch.no_grad()
     def _features(self, images: Tensor) -> TeacherFeatures:
-        vector, maps = self._run(self._extract, images)
+        vector, maps = self._extract(images)
         vector = maps.mean((2, 3)) if vector is None else vector
-        return TeacherFeatures(self._checked(vector, images), self._checked(maps, images))
+        return TeacherFeatures(self._finite(vector), self._finite(maps))
 
-    def _run(self, function: Callable[[Tensor], Any], images: Tensor) -> Any:
-        try:
-            return function(images)
-        except UserError:
-            raise
-        except Exception as error:  # networks raise different errors for unsupported sizes
-            if is_out_of_memory(error):
-                raise
-            raise UserError(
-                f'teacher {self.name} fails on images of {_sides(images)} pixels '
-                f'({reason(error)}): set model.teacher.size to a size that it takes'
-            ) from error
-
-    def _checked(self, x: Tensor, images: Tensor) -> Tensor:
+    def _finite(self, x: Tensor) -> Tensor:
         x = x.float()
         if not x.isfinite().all():
             raise UserError(
-                f'teacher {self.name} returns NaN or infinite numbers for images of '
-                f'{_sides(images)} pixels: check its weights, mean and std, or train in bfloat16 '
-                'instead of float16'
+                f'teacher {self.name} returns NaN or infinite numbers: check its weights, mean and '
+                'std, or train in bfloat16 instead of float16'
             )
         return x
 
@@ -170,21 +145,9 @@ class Teacher(ABC):
             self.network.to(images.device)
             self.mean, self.std = self.mean.to(images.device), self.std.to(images.device)
         images = images * preprocessor.std + preprocessor.mean
-        available = images.shape[1]
         if self.channels is not None:
-            if not all(0 <= channel < available for channel in self.channels):
-                raise UserError(
-                    f'model.teacher.channels={tuple(self.channels)}: the images have the channels '
-                    f'0 to {available - 1}'
-                )
             images = images[:, self.channels]
-        elif available != self.num_channels:
-            raise UserError(
-                f'teacher {self.name} takes {self.num_channels} channels, but the images have '
-                f'{available}: write which ones it takes in model.teacher.channels, such as '
-                f'{tuple(range(self.num_channels))[::-1]}'
-            )
-        if self.channels is None and self.bgr_to_rgb not in (None, preprocessor.bgr_to_rgb):
+        elif self.bgr_to_rgb not in (None, preprocessor.bgr_to_rgb):
             images = images.flip(1)
         images = (images - self.mean) / self.std
         if self.size is not None and self.size != tuple(images.shape[2:]):
@@ -196,13 +159,4 @@ class Teacher(ABC):
         tokens = tokens[:, num_prefix:]
         number, (height, width) = tokens.shape[1], images.shape[2:]
         rows = round(math.sqrt(number * height / width))
-        if not rows or number % rows:
-            raise UserError(
-                f'teacher {self.name} returns {number} tokens for an image of {_sides(images)} '
-                'pixels, which are no map: check num_prefix_tokens'
-            )
         return tokens_to_map(tokens, rows, number // rows)
-
-
-def _sides(images: Tensor) -> str:
-    return 'x'.join(map(str, images.shape[2:]))

@@ -1,14 +1,13 @@
 """Teachers from timm: convolutional networks and transformers, with any of their weights."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ...base.environment import require
-from ...base.errors import ArgumentError, UserError, did_you_mean, reason
+from ...base.errors import ArgumentError, UserError
 from ...network.weights.names import model_state, require_finite
 from ...network.weights.read import read_checkpoint
 from .teacher import NO_MAP, Teacher
@@ -37,8 +36,7 @@ class TimmTeacher(Teacher):
             without a classification head.
 
     Raises:
-        UserError: If timm has no such model or no weights for it, or if the weights do not fit
-            exactly.
+        UserError: If no weights are named, or the network returns neither a map nor tokens.
     """
 
     def __init__(
@@ -59,7 +57,11 @@ class TimmTeacher(Teacher):
                 f'teacher {name}: name its weights with model.teacher.checkpoint=FILE, or download '
                 'them with model.teacher.pretrained=True'
             )
-        arguments, published = dict(arguments or {}), _pretrained_cfg(name)
+        require('timm')
+        import timm
+
+        arguments = dict(arguments or {})
+        published = timm.get_pretrained_cfg(name, allow_unregistered=False).to_dict()
         if published.get('fixed_input_size'):
             size = size or published['input_size'][1:]
             arguments['img_size'] = (size, size) if isinstance(size, int) else tuple(size)
@@ -99,54 +101,22 @@ def _num_prefix_tokens(network: nn.Module) -> int:
     return getattr(network, 'num_prefix_tokens', int(hasattr(network, 'cls_token')))
 
 
-def _pretrained_cfg(name: str) -> dict[str, Any]:
-    require('timm')
-    import timm
-
-    if not timm.is_model(name):
-        hint = did_you_mean(name.partition('.')[0], timm.list_models())
-        raise UserError(f'model.teacher.name={name!r} is not a model of timm{hint}')
-    cfg = None
-    with suppress(RuntimeError):  # raised for an unknown tag of the model
-        cfg = timm.get_pretrained_cfg(name)
-    if cfg is None:
-        tags = timm.list_pretrained(f'{name.partition(".")[0]}.*')
-        hint = did_you_mean(name, tags) or ': leave out what follows the dot'
-        raise UserError(f'timm has no weights of the name {name}{hint}')
-    return cfg.to_dict()
-
-
 def _build(
     name: str, checkpoint: str | None, trusted: bool, arguments: dict[str, Any]
 ) -> nn.Module:
     import timm
 
     if checkpoint is None:
-        return _created(
-            name,
-            f'teacher {name}: the weights cannot be loaded',
-            'download them on another machine, and name the file in model.teacher.checkpoint',
-            pretrained=True,
-            **arguments,
-        )
+        return timm.create_model(name, pretrained=True, **arguments)
     state = model_state(read_checkpoint(checkpoint, trusted=trusted), checkpoint)
     require_finite(state, checkpoint)
-    published = timm.get_pretrained_cfg(name).to_dict()
+    published = timm.get_pretrained_cfg(name, allow_unregistered=False).to_dict()
     head = state.get(f'{published["classifier"]}.weight')
     if isinstance(head, Tensor):
-        wanted = arguments.get('num_classes', len(head))
-        if wanted not in (0, len(head)):
-            raise UserError(
-                f'{checkpoint} has {len(head)} classes, but '
-                f'model.teacher.arguments.num_classes={wanted}: name a teacher of the same classes'
-            )
         arguments = {'num_classes': len(head), **arguments}
     channels, *sides = published['input_size']
-    network = _created(
+    network = timm.create_model(
         name,
-        f'{checkpoint} does not fit the teacher {name}',
-        'name the model of the file in model.teacher.name, or set '
-        'model.teacher.arguments.num_classes=0 if it has no classification head',
         pretrained=True,
         # timm converts the names and sizes of all releases that it knows. With the published number
         # of classes and channels, it would drop the head of a file with other classes, and average
@@ -162,21 +132,6 @@ def _build(
     )
     del network.pretrained_cfg['state_dict']
     return network
-
-
-def _created(name: str, problem: str, remedy: str, **arguments: Any) -> nn.Module:
-    import timm
-
-    try:
-        return timm.create_model(name, **arguments)
-    except Exception as error:  # from the network connection, the hub client, timm or PyTorch
-        raise UserError(f'{problem} ({_line(error)}): {remedy}') from error
-
-
-def _line(error: Exception) -> str:
-    """Return two lines of an error: the first line of ``load_state_dict`` names no weight."""
-    first, *others = reason(error), *str(error).strip().splitlines()[1:2]
-    return ' '.join([first, *(line.strip() for line in others)])
 
 
 def _times(values: Sequence[float], factor: float) -> list[float]:

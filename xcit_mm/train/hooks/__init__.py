@@ -1,5 +1,7 @@
 """The hooks of our configs, registered with mmengine. See ``order.py`` for their order.
 
+The runner registers the hook of streamed images together with their model.
+
 They have three events more than mmengine's: ``on_bad_samples``, with the samples of a batch that
 others replace, and every second without a batch ``while_training_waits`` and
 ``while_evaluation_waits``, with the seconds since the last one.
@@ -22,9 +24,8 @@ from . import (  # noqa: F401  registered when they are imported
     momentum_teacher,
     non_finite,
     pictures,
-    report,
-    room_check,
     same_teacher,
     step_info,
+    summary,
     wandb_curves,
 )

@@ -9,7 +9,7 @@ from mmengine.runner import BaseLoop, Runner
 
 from ...base.errors import UserError
 from ...base.processes import cpu_group
-from ...data.audit.annotations import LOST_SHARE, REMEDY
+from ...data.audit.annotations import HINT, LOST_SHARE
 from ...data.audit.examples import (
     examples_of,
     few_predictions,
@@ -66,7 +66,7 @@ class BadDataHook(Hook):
         for file, reason in list(self._bad.items())[self._num_logged :]:
             runner.logger.warning(f'{file} cannot be read, another is used: {reason}')
         if len(self._bad) > self._num_logged:
-            runner.logger.warning(f'{self._summary()} so far; {REMEDY}')
+            runner.logger.warning(f'{self._summary()} so far; {HINT}')
         self._num_logged = len(self._bad)
         self._stop_at_too_many()
 
@@ -77,7 +77,7 @@ class BadDataHook(Hook):
             hint = ', or fix the transform, which fails in the same way for all' * is_same
             raise UserError(
                 f'{self._summary()}, more than the share of {self._max_share:g} that '
-                f'max_bad_share allows: repair them or raise it{hint}; {REMEDY}:\n{listed}'
+                f'max_bad_share allows: repair them or raise it{hint}; {HINT}:\n{listed}'
             )
 
     def _summary(self) -> str:
@@ -114,7 +114,7 @@ def _check_annotations(dataset: Any, max_bad_share: float) -> None:
         if why is not None:
             raise UserError(
                 f'{dataset.ann_file}: {why}; repair them, or allow this share with '
-                f'max_bad_share; {REMEDY}'
+                f'max_bad_share; {HINT}'
             )
         return
     for inner in getattr(dataset, 'datasets', [getattr(dataset, 'dataset', None)]):

@@ -8,7 +8,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ...base.errors import ArgumentError, UserError
+from ...base.errors import UserError
 from ..checkpoints.training_state import COLLAPSED_STEPS
 from . import order
 
@@ -37,10 +37,6 @@ class CollapseHook(Hook):
     priority = order.COLLAPSE
 
     def __init__(self, limit: float = 0.05, patience: int = 100) -> None:
-        if type(limit) not in (int, float) or not 0 < limit < 1:
-            raise ArgumentError(f'CollapseHook: limit={limit!r} is not a number between 0 and 1')
-        if type(patience) is not int or patience < 1:
-            raise ArgumentError(f'CollapseHook: patience={patience!r} is not a positive integer')
         self.limit, self.patience = limit, patience
 
     def before_train(self, runner: Runner) -> None:
@@ -50,14 +46,7 @@ class CollapseHook(Hook):
                 'collapse would not be noticed: write at least 2'
             )
 
-    def after_train_iter(
-        self, runner: Runner, outputs: dict[str, Any] | None = None, **_: Any
-    ) -> None:
-        if SPREAD not in (outputs or {}):
-            raise ArgumentError(
-                f'CollapseHook: the outputs of {runner.cfg.model.type} have no {SPREAD}: set '
-                'default_hooks.collapse=None, or return it with the losses'
-            )
+    def after_train_iter(self, runner: Runner, outputs: dict[str, Any], **_: Any) -> None:
         spread = torch.as_tensor(outputs[SPREAD], dtype=torch.float32).detach().clone()
         all_reduce(spread, 'mean')
         hub = runner.message_hub

@@ -7,7 +7,6 @@ from mmengine.model import MMDistributedDataParallel, is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ...network.graphs import MAX_SIZES, GraphedModel
 from ..distributed import unwrapped
 from . import order
 from .leave_out_padding import LeaveOutPaddingHook
@@ -26,9 +25,9 @@ class GraphsHook(Hook):
 
     priority = order.GRAPHS
 
-    def __init__(self, max_sizes: int = MAX_SIZES) -> None:
+    def __init__(self, max_sizes: int = 16) -> None:
         self._max_sizes = max_sizes
-        self._model: GraphedModel | None = None
+        self._model = None
         self._steps = self._replayed = 0
 
     def before_train(self, runner: Runner) -> None:
@@ -36,6 +35,8 @@ class GraphsHook(Hook):
         if why is not None:
             runner.logger.warning(f'CUDA graphs: nothing is captured: {why}')
             return
+        from ...network.graphs import GraphedModel
+
         model = unwrapped(runner.model)
         self._model = GraphedModel(model, runner.logger.warning, self._max_sizes)
 

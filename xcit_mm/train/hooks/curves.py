@@ -12,11 +12,11 @@ from mmengine.runner import BaseLoop, Runner
 
 from ...base.environment import require
 from ...base.errors import UserError, reason
-from ...base.files import read_regular, write_json
-from ...base.processes import cpu_group, together
+from ...base.files import write_json
+from ...base.processes import all_processes, cpu_group
 from ...base.run_files import CURVE_IDS
 from ..checkpoints.keep import WholeCheckpointHook
-from ..report.reading import MAX_BYTES, Line, read_lines
+from ..report.reading import Line, read_lines
 from . import order
 from .loss_log import PREFIXES
 
@@ -66,7 +66,7 @@ class CurveHook(Hook):
     def before_run(self, runner: Runner) -> None:
         if not isinstance(runner._train_loop, BaseLoop):  # a test
             return
-        with together(cpu_group()):
+        with all_processes(cpu_group()):
             if is_main_process():
                 known = _ids(Path(runner.work_dir)) if runner._resume else {}
                 try:
@@ -130,10 +130,6 @@ def _rows(folder: Path) -> list[Line]:
 
 
 def _ids(folder: Path) -> dict[str, str]:
-    """Return the id of the run in each service; a file that cannot be read has none."""
-    try:
-        ids = json.loads(read_regular(folder / CURVE_IDS, MAX_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    are_texts = isinstance(ids, dict) and all(isinstance(text, str) for text in ids.values())
-    return ids if are_texts else {}
+    """Return the id of the run in each service."""
+    path = folder / CURVE_IDS
+    return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}

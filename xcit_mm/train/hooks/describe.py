@@ -7,7 +7,6 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ...config.tree import split_datasets
-from ...network.weights.image_network import IMAGES
 from ..distributed import unwrapped
 
 
@@ -27,7 +26,7 @@ class DescribeHook(Hook):
         dataset, *_ = split_datasets(runner.cfg, 'train')  # inside those that wrap or join others
         pipeline = dataset.get('pipeline') or []
         loaders = (loader for transform in pipeline if (loader := _loader_of_bands(transform)))
-        meta[IMAGES] = dict(
+        meta['images'] = dict(  # which network/weights/image_network.py reads
             channels=model.backbone.in_channels,
             mean=preprocessor.mean.flatten().tolist(),
             std=preprocessor.std.flatten().tolist(),

@@ -1,6 +1,5 @@
 """Early stopping that a resumed run decides in the same way as an uninterrupted run."""
 
-import math
 import operator
 import re
 from typing import Any
@@ -9,7 +8,7 @@ from mmengine.hooks import EarlyStoppingHook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ...base.errors import ArgumentError, UserError, did_you_mean
+from ...base.errors import UserError, did_you_mean
 from ..checkpoints.keep import WholeCheckpointHook
 from ..checkpoints.training_state import SCORES
 from . import order
@@ -39,46 +38,23 @@ class ResumableEarlyStoppingHook(EarlyStoppingHook):
         kwargs: Arguments of mmengine's hook.
 
     Raises:
-        ArgumentError: If an argument is not in its range, or the rule of the metric is not known.
-        UserError: If a validation has no such metric, or the run has no validation.
+        ValueError: If the name of the metric does not tell whether more or less is better.
+        UserError: If a validation has no such metric.
     """
 
     priority = order.STOPPING
-    rule_map = {'greater': operator.ge, 'less': operator.le}  # a score as good is no better
+    rule_map = {'greater': operator.ge, 'less': operator.le}  # an equal score is not an improvement
 
     def __init__(
         self, monitor: str, *, min_delta: float = 0.0, patience: int = 5, **kwargs: Any
     ) -> None:
-        if type(patience) is not int or patience < 1:
-            raise ArgumentError(
-                f'EarlyStoppingHook: patience={patience!r} is not a positive integer'
-            )
-        if type(min_delta) not in (int, float) or not 0 <= min_delta < math.inf:
-            raise ArgumentError(
-                f'EarlyStoppingHook: min_delta={min_delta!r} is not a number from 0 on'
-            )
         super().__init__(monitor, min_delta=min_delta, patience=patience, **kwargs)
         self._worst = self.best_score
 
     def _init_rule(self, monitor: str) -> str:
         if GREATER.fullmatch(monitor):
             return 'greater'
-        if LESS.fullmatch(monitor):
-            return 'less'
-        try:
-            return super()._init_rule(monitor)
-        except ValueError:
-            raise ArgumentError(
-                f'EarlyStoppingHook: the name {monitor} does not tell whether more or less is '
-                'better: add rule=greater or rule=less'
-            ) from None
-
-    def before_train(self, runner: Runner) -> None:
-        if runner.val_loop is None:
-            raise UserError(
-                'EarlyStoppingHook needs validations: add val_dataloader, val_evaluator and '
-                'val_cfg, or remove the hook'
-            )
+        return 'less' if LESS.fullmatch(monitor) else super()._init_rule(monitor)
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, Any] | None = None) -> None:
         metrics = metrics or {}

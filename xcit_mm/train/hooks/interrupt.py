@@ -25,10 +25,9 @@ from . import order
 NAMES = 'SIGTERM', 'SIGINT', 'SIGBREAK'
 SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
 STOPPING = b'stopping after this step, with a checkpoint'
-STOPPING_LATER = b'stopping after this validation and the next step, with a checkpoint'
 AT_ONCE = b' (the same signal again: at once)'
 REPEAT_WINDOW = 1  # second within which the same signal may come twice: timeout(1) sends it so
-PATIENCE = 60  # seconds without data after which a run stops in the middle of a step
+TIMEOUT = 60  # seconds without data after which a run stops in the middle of a step
 
 
 @HOOKS.register_module()
@@ -46,7 +45,6 @@ class InterruptHook(Hook):
 
     priority = order.INTERRUPT
     _signal = 0  # none has arrived
-    _is_unsaved = False  # whether a validation runs whose step has no checkpoint
 
     def before_train(self, runner: Runner) -> None:
         self._group = cpu_group()
@@ -63,12 +61,6 @@ class InterruptHook(Hook):
         if signum:
             self._save_and_stop(runner, int(signum), runner.iter + 1)
 
-    def before_val(self, runner: Runner) -> None:
-        self._is_unsaved = not self._is_saved(runner)
-
-    def after_val(self, runner: Runner) -> None:
-        self._is_unsaved = False
-
     def after_val_iter(self, runner: Runner, **_: Any) -> None:
         if self._signal and self._is_saved(runner):
             self._stop(runner, self._signal, 'in a validation, after the checkpoint of its step')
@@ -82,11 +74,11 @@ class InterruptHook(Hook):
             return
         if not is_distributed() and runner.optim_wrapper.should_update():
             self._save_and_stop(runner, self._signal, runner.iter)
-        if seconds >= PATIENCE:
+        if seconds >= TIMEOUT:
             self._stop(runner, self._signal, 'while it waited for data, without a checkpoint')
 
     def while_evaluation_waits(self, runner: Runner, seconds: float) -> None:
-        if self._signal and (self._is_saved(runner) or seconds >= PATIENCE):
+        if self._signal and (self._is_saved(runner) or seconds >= TIMEOUT):
             self._stop(runner, self._signal, 'while a validation waited for data')
 
     def _save_and_stop(self, runner: Runner, signum: int, done: int) -> NoReturn:
@@ -111,8 +103,7 @@ class InterruptHook(Hook):
             self._signal, self._received = signum, time.monotonic()
             with suppress(OSError):  # stderr may be closed
                 # Not by a logger, which may be in the middle of a line.
-                text = STOPPING_LATER if self._is_unsaved else STOPPING
-                os.write(sys.stderr.fileno(), text + AT_ONCE * is_single + b'\n')
+                os.write(sys.stderr.fileno(), STOPPING + AT_ONCE * is_single + b'\n')
         elif signum == signal.SIGINT:
             raise KeyboardInterrupt
         elif time.monotonic() > self._received + REPEAT_WINDOW:

@@ -7,7 +7,6 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ...base.errors import UserError
-from ...network import XCiT
 from ...network.rows import ALONE
 from ..distributed import unwrapped
 from ..padded_rows import PaddedRows
@@ -22,16 +21,8 @@ class LeaveOutPaddingHook(Hook):
     """
 
     def before_train(self, runner: Runner) -> None:
-        model, scope = unwrapped(runner.model), runner.cfg.get('default_scope')
-        if scope not in ('mmdet', 'mmseg') or runner.cfg.get('stream') is not None:
-            raise UserError(
-                'LeaveOutPaddingHook: only batches of detectors and segmentors are padded: remove '
-                'the hook'
-            )
-        self._backbone = getattr(model, 'backbone', None)
-        if not isinstance(self._backbone, XCiT):
-            kind = type(self._backbone).__name__
-            raise UserError(f'LeaveOutPaddingHook: the backbone is a {kind}: remove the hook')
+        model = unwrapped(runner.model)
+        self._backbone = model.backbone
         if getattr(model.data_preprocessor, 'batch_augments', None):
             raise UserError(
                 'LeaveOutPaddingHook: batch_augments of data_preprocessor change the sizes of '

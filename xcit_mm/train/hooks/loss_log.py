@@ -13,7 +13,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ...base.environment import require
-from ...base.files import require_no_links, write_whole
+from ...base.files import write_whole
 from ...base.run_files import LOSSES, METRICS
 from ..report.reading import TIMES, read_lines
 from . import order
@@ -89,7 +89,6 @@ class TensorBoardHook(LossLogHook):
 
     def _begin(self, runner: Runner) -> None:
         self._folder, self._first = Path(runner.work_dir, 'tensorboard'), runner.iter
-        require_no_links(self._folder)
         self._open(self._first + 1)
 
     def _write(self, runner: Runner, file: str, line: dict[str, float]) -> None:

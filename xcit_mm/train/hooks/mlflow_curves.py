@@ -15,7 +15,7 @@ from ..report.reading import Line
 from .curves import PROJECT, CurveHook
 
 # Its own limits keep a training waiting for minutes.
-PATIENCE = {'MLFLOW_HTTP_REQUEST_MAX_RETRIES': '2', 'MLFLOW_HTTP_REQUEST_TIMEOUT': '20'}
+FEW_RETRIES = {'MLFLOW_HTTP_REQUEST_MAX_RETRIES': '2', 'MLFLOW_HTTP_REQUEST_TIMEOUT': '20'}
 MAX_METRICS, MAX_PARAMS = 1000, 100  # of a request
 MAX_NAME = 250
 
@@ -85,7 +85,7 @@ class MLflowHook(CurveHook):
 
 
 def _patience():
-    return variables({name: v for name, v in PATIENCE.items() if name not in os.environ})
+    return variables({name: v for name, v in FEW_RETRIES.items() if name not in os.environ})
 
 
 def _valid(name: str) -> str:

@@ -10,9 +10,8 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ...base.errors import reason
-from ...base.files import is_disk_full, require_no_links
+from ...base.files import is_disk_full
 from ...base.run_files import ERRORS, ERRORS_PICTURE
-from ...predict.errors.error_charts import draw_errors
 from . import order
 
 
@@ -33,10 +32,6 @@ class ModelErrorsHook(Hook):
     def __init__(self, test_dir: str | None = None) -> None:
         self.test_dir = test_dir
 
-    def before_train(self, runner: Runner) -> None:
-        if is_main_process():
-            require_no_links(Path(runner.work_dir, ERRORS))
-
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         folder = Path(runner.work_dir, ERRORS)
         try:
@@ -52,6 +47,8 @@ class ModelErrorsHook(Hook):
 
 
 def _write(evaluator: Evaluator, folder: Path) -> None:
+    from ...predict.errors.error_charts import draw_errors
+
     metrics: list[Any] = evaluator.metrics if is_main_process() else []
     for metric in metrics:
         for tables in metric.error_tables() if hasattr(metric, 'error_tables') else ():

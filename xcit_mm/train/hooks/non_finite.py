@@ -41,8 +41,6 @@ class NonFiniteHook(Hook):
     priority = order.NON_FINITE
 
     def __init__(self, limit: int = 16) -> None:
-        if type(limit) is not int or limit < 1:
-            raise UserError(f'default_hooks.non_finite.limit={limit!r} is not a positive integer')
         self.limit = limit
         self._in_a_row = 0
 

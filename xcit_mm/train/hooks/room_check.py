@@ -6,10 +6,9 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, Runner
 
-from ...base.processes import cpu_group, require_same, together
+from ...base.processes import all_processes, cpu_group
 from ...large.files.open_image import image_size
-from ...large.losses.step import require_room, require_trainable_model
-from ..streamed_model import StreamedModel, image_named
+from ..streamed_model import StreamedModel
 from . import order
 
 
@@ -30,25 +29,18 @@ class RoomCheckHook(Hook):
         model = runner.model
         loops = [runner._val_loop, runner._test_loop]
         if isinstance(runner._train_loop, BaseLoop) and model.trains:
-            require_trainable_model(model.module)
             loops.insert(0, runner._train_loop)
         for loop in loops:
             if isinstance(loop, BaseLoop):
-                with together(cpu_group()):
+                with all_processes(cpu_group()):
                     _check(model, loop.dataloader.dataset, is_trained=loop is runner._train_loop)
 
 
 def _check(model: StreamedModel, dataset: Any, is_trained: bool) -> None:
     path, size = largest_image(dataset)
-    if model.shared:
-        require_same({'the largest image': f'{path} {size}'}, model.group)
     if size is None:  # none can be read, which the loader reports
         return
-    with image_named(path):
-        if is_trained:
-            require_room(model.module, size, model.memory, model.store, model.group)
-        else:
-            model.require_room_to_predict(size)
+    model.require_room(path, size, is_trained)
 
 
 def largest_image(dataset: Any) -> tuple[str, tuple[int, int] | None]:

@@ -7,7 +7,6 @@ import numpy as np
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
-from ...base.errors import UserError
 from ...predict.errors.error_tables import ErrorTables
 
 BEST = 5  # classes of which one is right, for top5
@@ -19,9 +18,6 @@ class AccuracyMetric(BaseMetric):
 
     ``top5`` is left out if there are at most five classes. It has the arguments of mmengine's
     ``BaseMetric``.
-
-    Raises:
-        UserError: If scores are not finite.
     """
 
     default_prefix = 'accuracy'
@@ -30,13 +26,9 @@ class AccuracyMetric(BaseMetric):
         """Note how many classes have a larger score than the right one in each image."""
         for sample in data_samples:
             scores, label = sample['pred_scores'].cpu().numpy().copy(), int(sample['gt_label'])
-            if not np.isfinite(scores).all():
-                raise UserError(
-                    f'{sample["img_path"]}: the scores of its classes are not finite: use an '
-                    'earlier checkpoint, or compute in float32'
-                )
-            # A class with the same score counts as larger: constant scores are no success.
-            rank = int((scores >= scores[label]).sum()) - 1
+            # A class with the same score counts as larger: constant scores are no success, and
+            # neither is NaN.
+            rank = int((~(scores < scores[label])).sum()) - 1
             scores[label] = -np.inf
             predicted = int(scores.argmax()) if rank else label
             self.results.append((sample.get('img_path', ''), predicted, (label, rank, len(scores))))

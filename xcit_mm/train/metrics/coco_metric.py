@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
@@ -16,16 +17,14 @@ from mmengine.registry import METRICS
 from pycocotools.cocoeval import COCOeval
 from torch import Tensor
 
-from ...base.errors import ArgumentError, printable
-from ...base.geometry import Window
+from ...base.errors import printable
 from ...data.audit.annotations import read_annotations, require_encodable
 from ...data.datasets.coco import indexed
 from ...predict.errors.error_tables import ErrorTables
 from ...predict.errors.object_tables import object_tables
 from ...predict.errors.overlaps import Overlaps, overlaps
-from ...predict.large.large_predictions import run_lengths_in
 from ...predict.results import SCORE_THR
-from ...predict.results.results import run_lengths
+from ...predict.results.run_lengths import run_lengths, run_lengths_in
 
 try:
     from faster_coco_eval import COCOeval_faster
@@ -106,8 +105,6 @@ class CocoAPMetric(CocoMetric):
         score_thr: float = SCORE_THR,
         **kwargs: Any,
     ) -> None:
-        if type(score_thr) not in (int, float) or not 0 <= score_thr <= 1:
-            raise ArgumentError(f'CocoAPMetric: score_thr={score_thr!r} is not from 0 to 1')
         # mmdet has no argument for the class that reads the file.
         with patch.object(coco_metric, 'COCO', self._read):
             super().__init__(*args, proposal_nums=proposal_nums or OF_PROPOSALS, **kwargs)
@@ -143,7 +140,8 @@ class CocoAPMetric(CocoMetric):
             if isinstance(masks, Tensor):
                 masks = [run_lengths(mask) for mask in masks.bool().cpu().numpy()]
             elif masks is not None and 'segm' in self.metrics:
-                masks = _run_lengths_in(masks, sample)
+                require_encodable(sample['img_path'], sample['ori_shape'])
+                masks = [run_lengths_in(*mask, sample['ori_shape']) for mask in masks]
             if masks is not None:
                 sample = {**sample, 'pred_instances': {**predicted, 'masks': masks}}
             encoded.append(sample)
@@ -164,26 +162,23 @@ class CocoAPMetric(CocoMetric):
                 self.img_ids = self._coco_api.get_img_ids()
                 self._warn_of_crowded_images()
             files = self.results2json(predictions, prefix)
-            found = {kind: fileio.load(files[kind]) for kind in {*self.metrics} & files.keys()}
+            results = {kind: fileio.load(files[kind]) for kind in {*self.metrics} & files.keys()}
         metrics, self._predictions = {}, {}
         for kind in self.metrics:
             if kind == 'proposal_fast':
                 recalls = self.fast_eval_recall(predictions, self.proposal_nums, self.iou_thrs)
                 names = [f'AR@{number}' for number in self.proposal_nums]
                 metrics |= dict(zip(names, recalls.tolist(), strict=True))
-            elif kind not in found:
-                raise KeyError(f'{kind} is not in the results: the model predicts no masks')
             else:
-                metrics |= self._measure(kind, found[kind])
+                with redirect_stdout(None):  # pycocotools prints what it does
+                    metrics |= self._measure(kind, results[kind])
         return metrics
 
     def _measure(self, kind: str, predictions: list[dict]) -> dict[str, float]:
         """Return the figures of the predictions of a kind of metric."""
-        evaluator, name = COCOeval, 'pycocotools'
+        evaluator = COCOeval if COCOeval_faster is None else FasterCOCOeval
         if self.use_mp_eval:
             evaluator = coco_metric.COCOevalMP
-        elif COCOeval_faster is not None:
-            evaluator, name = FasterCOCOeval, 'faster-coco-eval'
         for prediction in predictions if kind == 'segm' else ():
             del prediction['bbox']  # pycocotools would take the sizes of the objects from it
         content = self._coco_api.dataset
@@ -203,18 +198,7 @@ class CocoAPMetric(CocoMetric):
         evaluation.evaluate()
         evaluation.accumulate()
         values = {item: round(value, DIGITS) for item, value in figures(evaluation).items()}
-        what = 'of a class in an image' if of_objects else 'in an image'
-        MMLogger.get_current_instance().info(
-            '%s, at most %d detections %s, by %s: %s',
-            *(kind, evaluation.params.maxDets[-1], what, name),
-            ', '.join(f'{item} {value:.3f}' for item, value in values.items()),
-        )
         items = self.metric_items or [i for i in values if i.startswith('AR') != of_objects]
-        if unknown := [item for item in items if item not in values]:
-            raise ArgumentError(
-                f'CocoAPMetric: metric_items has {unknown[0]!r}, which is not one of '
-                f'{", ".join(values)}'
-            )
         if not of_objects:
             return {item: values[item] for item in items}
         self._predictions[kind] = detected
@@ -240,12 +224,11 @@ class CocoAPMetric(CocoMetric):
             category, number = most[image]
             MMLogger.get_current_instance().warning(
                 printable(
-                    f'{len(crowded)} of {len(self.img_ids)} images have more than {limit} objects '
-                    f'of a class, such as {self._coco_api.imgs[image]["file_name"]} with {number} '
-                    f'of {self._coco_api.cats[category]["name"]}, but at most {limit} detections '
-                    f'of a class in an image are counted, as COCO does: proposal_nums=(1, 10, '
-                    f'{number}) of the evaluator counts more, and max_per_img of model.test_cfg '
-                    'says how many detections the model returns for an image'
+                    f'{self._coco_api.imgs[image]["file_name"]} has {number} objects of the class '
+                    f'{self._coco_api.cats[category]["name"]}, but as in COCO, at most {limit} '
+                    f'detections of a class in an image are counted: proposal_nums=(1, 10, '
+                    f'{number}) of the evaluator counts more, if max_per_img of model.test_cfg '
+                    'allows them'
                 )
             )
 
@@ -286,15 +269,6 @@ class CocoAPMetric(CocoMetric):
             name = self._coco_api.imgs[image]['file_name'] or str(image)
             annotated = objects(self._coco_api, image, 'iscrowd')
             yield name, overlaps(objects(predictions, image, 'score'), annotated)
-
-
-def _run_lengths_in(
-    masks: Sequence[tuple[Window, np.ndarray]], sample: dict[str, Any]
-) -> list[dict[str, Any]]:
-    """Return the run lengths of masks, each in a window of a large image."""
-    size = sample['ori_shape']
-    require_encodable(sample['img_path'], size)
-    return [run_lengths_in(window, mask, size) for window, mask in masks]
 
 
 def _most_certain(entries: Sequence[dict], limit: int) -> list[dict]:

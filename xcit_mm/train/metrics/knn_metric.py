@@ -7,7 +7,6 @@ import torch
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
-from ...base.errors import ArgumentError, UserError
 from ...predict.results.neighbors import TEMPERATURE, K, knn_classify, top_accuracy
 
 
@@ -38,31 +37,16 @@ class KNNMetric(BaseMetric):
         prefix: str | None = None,
     ) -> None:
         super().__init__(collect_device=collect_device, prefix=prefix)
-        if type(k) is not int or k < 1:
-            raise ArgumentError(f'KNNMetric: k={k!r} is not a positive integer')
-        if not temperature > 0:
-            raise ArgumentError(f'KNNMetric: temperature={temperature!r} is not positive')
         self.k, self.temperature = k, temperature
 
     def process(self, data_batch: dict, data_samples: Sequence[dict[str, Any]]) -> None:
         """Keep the features and the class of each image."""
         for sample in data_samples:
-            if 'gt_label' not in sample:
-                raise UserError(
-                    f'KNNMetric: {sample["img_path"]} has no label: validate on a dataset of type '
-                    'ClassFolders'
-                )
             self.results.append((sample['features'].float().cpu(), int(sample['gt_label'])))
 
     def compute_metrics(self, results: list) -> dict[str, float]:
-        if len(results) < 2:
-            raise UserError(
-                f'KNNMetric: {len(results)} image to validate has no neighbors: add labeled images'
-            )
-        features, labels = (
-            torch.stack([f for f, _ in results]),
-            torch.tensor([n for _, n in results]),
-        )
+        features = torch.stack([f for f, _ in results])
+        labels = torch.tensor([n for _, n in results])
         num_classes = int(labels.max()) + 1
         votes = knn_classify(features, labels, None, num_classes, self.k, self.temperature)
         return dict(top1=top_accuracy(votes, labels, 1))

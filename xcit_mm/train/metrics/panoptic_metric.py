@@ -12,7 +12,7 @@ from mmengine.registry import METRICS
 from ...base.errors import UserError
 from ...data.audit.annotations import read_panoptic_annotations
 from ...data.datasets.segment_ids import segment_ids
-from ...data.transforms.decode import LABELS_OF_OTHER_SIZE, BadImageError
+from ...data.transforms.decode import BadImageError
 from ...predict.results.segmentation import INSTANCE_OFFSET
 
 PAIR = 2**32  # more than the largest id
@@ -61,12 +61,8 @@ class PanopticQualityMetric(BaseMetric):
             predicted = sample['pred_panoptic_seg']['sem_seg'][0].cpu().numpy()
             try:
                 ids = segment_ids(path, self._backend_args)
-                if ids.shape != predicted.shape:
-                    raise BadImageError(LABELS_OF_OTHER_SIZE)
             except BadImageError as error:
-                raise UserError(
-                    f'{sample.get("img_path", "an image")} and {path}: {error}'
-                ) from None
+                raise UserError(f'{path}: {error}') from None
             labels = {s['id']: self._labels[s['category_id']] for s in segments}
             crowds = {s['id'] for s in segments if s.get('iscrowd')}
             self.results.append(_count_matches(ids, labels, crowds, predicted, len(self._labels)))

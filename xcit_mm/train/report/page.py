@@ -85,27 +85,22 @@ def _different_config_lines(runs: Sequence[Run]) -> dict[str, list[bool]]:
 
 
 def _pictures(run: Run) -> dict[str, str]:
-    """Return the pictures by name, small enough for a page, without damaged ones."""
-    pictures = {path.stem: _embedded(path, PICTURE_SIZE, 'JPEG') for path in run.pictures}
-    return {name: data for name, data in pictures.items() if data}
+    """Return the pictures by name, small enough for a page."""
+    return {path.stem: _embedded(path, PICTURE_SIZE, 'JPEG') for path in run.pictures}
 
 
 def _errors(run: Run) -> dict[str, str]:
     """Return the pictures of errors by what they count, likewise, and with sharp text."""
-    pictures = {path.parent.name: _embedded(path, ERRORS_SIZE, 'PNG') for path in run.errors}
-    return {name: data for name, data in pictures.items() if data}
+    return {path.parent.name: _embedded(path, ERRORS_SIZE, 'PNG') for path in run.errors}
 
 
 def _embedded(path: Path, size: tuple[int, int], kind: str) -> str:
-    """Return a picture as data of a page, or '' for a damaged one."""
+    """Return a picture as data of a page."""
     file = io.BytesIO()
-    try:
-        with Image.open(path) as image:
-            image = image.convert('RGB')
-            image.thumbnail(size)
-            image.save(file, kind, quality=85)
-    except Exception:  # PIL has many decoders
-        return ''
+    with Image.open(path) as image:
+        image = image.convert('RGB')
+        image.thumbnail(size)
+        image.save(file, kind, quality=85)
     return _data_uri(file, kind.lower())
 
 

@@ -9,16 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ...base.errors import UserError, reason
-from ...base.files import open_regular, read_regular
 from ...base.run_files import ERRORS, ERRORS_PICTURE, LOSSES, METRICS, RUN_INFO
 
 NUM_PICTURES = 16
 TIMES = 'time', 'data_time'
 NOT_SHOWN = 'epoch', 'base_lr', 'memory', *TIMES
 NO_OBJECTS = -1  # COCO's precision for a size that no object has
-MAX_BYTES = 2**24  # of a line or a file; the metrics of 1203 classes take 200 KB
-MAX_ITER = 2**53  # above it, floats no longer represent every integer
-MAX_VALUE = 3.4e38  # larger losses are not finite in float32
 
 Line = dict[str, float]
 
@@ -71,10 +67,9 @@ def read_run(folder: Path, name: str | None = None) -> Run:
         raise NoRunError(f'{folder} holds no run: no line in {LOSSES} or {METRICS}')
     metrics = [{k: v for k, v in line.items() if v != NO_OBJECTS} for line in metrics]
     try:
-        info = json.loads(read_regular(folder / RUN_INFO, MAX_BYTES))
-    except (OSError, ValueError, RecursionError):  # the report is possible without it
+        info = json.loads(Path(folder, RUN_INFO).read_text(encoding='utf-8'))
+    except (OSError, ValueError):  # the report is possible without it
         info = {}
-    info = info if isinstance(info, dict) else {}
     config = str(info.pop('config_text', None) or '')
     pictures = sorted(path for path in folder.glob('pictures/*.png') if path.is_file())
     name = name or folder.absolute().name
@@ -88,36 +83,28 @@ def read_lines(path: Path) -> list[tuple[str, Line]]:
     A missing file has no lines. A last line that a killed run did not finish is left out.
 
     Raises:
-        UserError: If the file cannot be read, or a line is damaged.
+        UserError: If a line is damaged.
     """
-    lines = []
-    try:
-        with open_regular(path) as file:
-            while raw := file.readline(MAX_BYTES):
-                text = raw.decode(errors='replace').rstrip('\n')
-                lines.append((text, _parse(text)))
-    except (FileNotFoundError, NotADirectoryError):
+    if not path.is_file():
         return []
-    except OSError as error:
-        raise UserError(f'{path} cannot be read ({reason(error)})') from None
-    except (ValueError, RecursionError) as error:
-        if raw.endswith(b'\n') or len(raw) == MAX_BYTES:
-            problem = f'line {len(lines) + 1} of {path} cannot be read ({reason(error)})'
-            raise UserError(f'{problem}: remove the line, or move the file away') from None
+    *texts, _ = path.read_text(encoding='utf-8', errors='replace').split('\n')
+    lines = []
+    for number, text in enumerate(texts, 1):
+        try:
+            lines.append((text, _parse(text)))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise UserError(
+                f'line {number} of {path} cannot be read ({reason(error)}): remove the line, or '
+                'move the file away'
+            ) from None
     return [(text, line) for text, line in lines if 'iter' in line]
 
 
 def _parse(text: str) -> Line:
-    content = json.loads(text) if text.strip() else {}
-    if not isinstance(content, dict):
-        raise ValueError('it is not a JSON object')
     line = {}
-    for name, value in content.items():
+    for name, value in (json.loads(text) if text.strip() else {}).items():
         if name == 'iter':
-            if type(value) is not int or not 0 <= value <= MAX_ITER:
-                raise ValueError(f'its iter is {value!r} instead of a number of iterations')
-            line[name] = value
+            line[name] = int(value)
         elif name not in NOT_SHOWN and (value is None or type(value) in (int, float)):
-            is_finite = value is not None and abs(value) <= MAX_VALUE
-            line[name] = float(value) if is_finite else math.nan
+            line[name] = float(value) if value is not None and math.isfinite(value) else math.nan
     return line

@@ -4,8 +4,7 @@ from importlib import import_module
 from pathlib import Path
 
 from ....base.environment import quiet
-from ....base.errors import UserError, looked_in, reason
-from ....network.weights.pickles import UnreadableError
+from ....base.errors import UserError, list_folder_hint, reason
 from ..choices import FORMATS
 from .format import Format, Runtime
 
@@ -24,8 +23,7 @@ def load_runtime(path: str | Path, trusted: bool = False) -> Runtime:
 
     Args:
         path: A file that :func:`xcit_mm.apps.export.export` has written.
-        trusted: Run the code in a .pt2 file. AOTInductor's files, which are native code, and files
-            of PyTorch before 2.9 need it.
+        trusted: Run the code in a .pt2 file, without which PyTorch cannot load it.
 
     Raises:
         UserError: If the file does not exist, has another suffix than .onnx, .xml or .pt2, cannot
@@ -34,17 +32,21 @@ def load_runtime(path: str | Path, trusted: bool = False) -> Runtime:
     """
     path = Path(path)
     if not path.is_file():
-        why = 'is not a file' if path.exists() else f'does not exist{looked_in(path)}'
+        why = 'is not a file' if path.exists() else f'does not exist{list_folder_hint(path)}'
         raise UserError(f'{path} {why}: name a file of tools/export.py')
     suffixes = dict.fromkeys(format.suffix for format in BY_NAME.values())
     if path.suffix not in suffixes:
         raise UserError(f'{path}: the suffix of an exported file is one of {", ".join(suffixes)}')
     try:
+        format = format_of(path)
+        if format.runs_code and not trusted:
+            raise UserError(
+                f'{path} can run any code when it is loaded; if you trust its source, pass '
+                '--trust-checkpoint (trusted=True in load_runtime)'
+            )
         with quiet():
-            return format_of(path).load(path, trusted)
+            return format.read(path)
     except UserError:
         raise
-    except UnreadableError as error:
-        raise UserError(f'{path} cannot be read: {error}') from None
     except Exception as error:  # each runtime has its own
         raise UserError(f'{path} cannot be read ({reason(error)}): export it again') from error

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from zipfile import ZipFile
 
 import torch
 
@@ -9,7 +10,6 @@ from ....base.environment import quiet, require
 from ....base.errors import DependencyError
 from ..graphs.capture import capture
 from .format import Contents, Format, Runtime
-from .program import UnsafeProgramError, is_compiled
 
 
 def write(contents: Contents, path: Path) -> None:
@@ -32,15 +32,16 @@ def write(contents: Contents, path: Path) -> None:
 
 
 def read(path: Path) -> Runtime:
-    """Refuse a file, because native code can do anything."""
-    raise UnsafeProgramError('native code that AOTInductor compiled')
-
-
-def read_trusted(path: Path) -> Runtime:
     """Load the native code of a file."""
     require('torchvision')  # registers operators of detectors
     model = torch._inductor.aoti_load_package(path)
     return Runtime(model, model.get_metadata())
+
+
+def is_compiled(path: Path) -> bool:
+    """Return whether native code is in a .pt2 file."""
+    with ZipFile(path) as archive:
+        return any('/aotinductor/' in name for name in archive.namelist())
 
 
 FORMAT = Format(
@@ -48,6 +49,6 @@ FORMAT = Format(
     precisions=('float32', 'float16'),
     write=write,
     read=read,
-    read_trusted=read_trusted,
+    runs_code=True,
     holds=is_compiled,
 )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ....base.environment import require
-from ....base.errors import DependencyError, UserError, one_line, reason
+from ....base.errors import DependencyError, UserError, reason
 from ..graphs.graph import Graph
 
 
@@ -26,10 +26,7 @@ class Runtime:
     def __init__(
         self, compute: Callable[[Tensor], Iterable[Tensor]], metadata: Mapping[str, str]
     ) -> None:
-        outputs = json.loads(metadata['outputs'])
-        if not isinstance(outputs, list) or not all(isinstance(name, str) for name in outputs):
-            raise ValueError('its metadata does not name its outputs')
-        self.outputs = tuple(outputs)
+        self.outputs = tuple(json.loads(metadata['outputs']))
         self.metadata = metadata
         self._compute = compute
 
@@ -40,8 +37,7 @@ class Runtime:
             image: (B, channels, H, W), float32 with values from 0 to 255; a tensor or an array.
 
         Raises:
-            UserError: If the file does not take this image, or has other outputs than it says.
-                AOTInductor does not check the shape.
+            UserError: If the file does not take this image. AOTInductor does not check the shape.
         """
         image = torch.as_tensor(image)
         try:
@@ -52,11 +48,6 @@ class Runtime:
                 f'the exported file does not take this image, {tuple(image.shape)} {image.dtype} '
                 f'({reason(error)}): docs/export.md#models says which images it takes'
             ) from error
-        if len(values) != len(self.outputs):
-            raise UserError(
-                f'the exported file names the outputs {one_line(", ".join(self.outputs))}, but '
-                f'computes {len(values)}: export it again'
-            )
         return dict(zip(self.outputs, values, strict=True))
 
 
@@ -76,8 +67,8 @@ class Format:
     suffix: str  # if formats share one, ``holds`` tells their files apart
     precisions: tuple[str, ...]
     write: Callable[[Contents, Path], None]
-    read: Callable[[Path], Runtime]  # runs no code that is in the file
-    read_trusted: Callable[[Path], Runtime] | None = None  # if code in the file may run
+    read: Callable[[Path], Runtime]
+    runs_code: bool = False  # whether ``read`` may run any code that is in the file
     packages: tuple[str, ...] = ()  # to install for ``write``
     int8_packages: tuple[str, ...] = ()  # further ones, for int8
     further_suffixes: tuple[str, ...] = ()  # of further files of the same name
@@ -92,11 +83,6 @@ class Format:
             raise DependencyError(
                 f'PyTorch {torch.__version__} is too old to export: install 2.7 or later'
             )
-
-    def load(self, path: Path, trusted: bool) -> Runtime:
-        """Load a file. If it is trusted, code in it may run."""
-        read = self.read_trusted if trusted and self.read_trusted else self.read
-        return read(path)
 
     def files(self, path: Path) -> list[Path]:
         """Return the paths of all files of an export, with the file that needs the others last."""

@@ -1,6 +1,5 @@
 """OpenVINO's pairs of files, .xml and .bin."""
 
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import numpy as np
 import torch
 
 from ....base.environment import quiet, require
-from ....base.errors import UserError, looked_in, one_line
 from ....base.files import parse_xml, read_regular
 from .format import Contents, Format, Runtime
 from .onnx import float_nodes, onnx_model
@@ -78,38 +76,16 @@ def _model(path: Path) -> Any:
     """Return the ``openvino.Model`` of a file and its .bin file.
 
     OpenVINO gets copies in memory: from a path, it reads any format that the content has, even one
-    that names other files, and it maps the .bin file into memory, although the file may change.
-
-    Raises:
-        UserError: If there is no .bin file, or it belongs to another file.
+    that names other files.
     """
     import openvino
 
     net = parse_xml(read_regular(path))
     if net.tag != 'net':
         raise ValueError(f'it has the root {net.tag} instead of net')
-    needed = 0
-    for data in net.iter('data'):
-        if {'offset', 'size'} <= data.attrib.keys():
-            offset, size = int(data.attrib['offset']), int(data.attrib['size'])
-            shape = [int(length) for length in re.findall(r'-?\d+', data.get('shape', ''))]
-            # Numbers have at least a bit. The product of many integers would take hours.
-            if min(offset, size, *shape) < 0 or not math.prod(map(float, shape)) <= 8 * size:
-                place = one_line(data.get('shape', ''))
-                raise ValueError(f'a constant of the shape {place} has {size} bytes')
-            data.attrib.update(offset=str(offset), size=str(size))  # as OpenVINO reads them
-            needed = max(needed, offset + size)
-    binary = path.with_suffix('.bin')
-    if not binary.is_file():
-        raise UserError(f'{binary} does not exist{looked_in(binary)}: copy it next to {path.name}')
-    weights = read_regular(binary)
-    if len(weights) != needed:
-        raise UserError(
-            f'{binary} has {len(weights)} bytes, but {path.name} needs {needed}: copy both files '
-            'of the same export'
-        )
-    text = ElementTree.tostring(net, encoding='unicode')  # what was checked is what is read
-    return openvino.Core().read_model(text, openvino.Tensor(np.frombuffer(weights, np.uint8)))
+    text = ElementTree.tostring(net, encoding='unicode')
+    weights = np.frombuffer(read_regular(path.with_suffix('.bin')), np.uint8)
+    return openvino.Core().read_model(text, openvino.Tensor(weights))
 
 
 FORMAT = Format(

@@ -7,8 +7,10 @@ import torch
 
 from ....base.environment import quiet, require
 from ..graphs.capture import capture, module_of
+from .aotinductor import is_compiled
 from .format import Contents, Format, Runtime
-from .program import METADATA, is_compiled, read_program
+
+METADATA = 'metadata.json'  # in the archive
 
 
 def write(contents: Contents, path: Path) -> None:
@@ -19,13 +21,7 @@ def write(contents: Contents, path: Path) -> None:
 
 
 def read(path: Path) -> Runtime:
-    """Read a program without running code that is in the file."""
-    require('torchvision')  # registers operators of detectors
-    return Runtime(*read_program(path))
-
-
-def read_trusted(path: Path) -> Runtime:
-    """Read a program as PyTorch does, also of a version before 2.9."""
+    """Read a program. PyTorch unpickles parts of it, and evaluates expressions in it."""
     require('torchvision')
     files = {METADATA: ''}
     model = module_of(torch.export.load(path, extra_files=files))
@@ -37,6 +33,6 @@ FORMAT = Format(
     precisions=('float32', 'float16'),
     write=write,
     read=read,
-    read_trusted=read_trusted,
+    runs_code=True,
     holds=lambda path: not is_compiled(path),
 )

@@ -8,7 +8,7 @@ replaced (``dynamic_sizes``), layers are converted (``float16``), and it is reco
 from torch import nn
 
 from ....base.errors import UserError
-from ....large.maps.segment import predicts_heights
+from ....large.maps.known_models import predicts_heights
 from .detr import DetrGraph
 from .graph import BackboneGraph, Graph
 from .mask2former import Mask2FormerGraph, Mask2FormerSegmentorGraph

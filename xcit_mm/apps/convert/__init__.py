@@ -1,0 +1,1 @@
+"""Files of weights under the names of this package, for programs of mmengine."""
