@@ -50,6 +50,8 @@ ONLY_PARSED = {
     'tools/train.py configs/cascade': 'test_recipes.py trains its model; DINO is run',
     'tools/train.py configs/mask2former': 'test_recipes.py trains and validates it',
     'tools/train.py own.py': 'test_tools.py fine-tunes this detector',
+    'tools/train.py data/corrected/corrected.py': 'README.md trains on such a config',
+    'tools/train.py data/own_panoptic/own_panoptic.py': 'test_recipes.py trains this model',
     'tools/train.py my_mask_rcnn.py': 'it counts epochs; test_configs.py builds its model',
     'tools/export.py configs/dino': 'it takes minutes; test_graphs.py writes a file with gathers',
     'tools/export.py configs/sem_fpn': 'test_deepness.py writes such a file',
@@ -66,10 +68,10 @@ ONLY_PARSED = {
     'tools/probe.py': 'it needs two folders of labeled images; test_probe.py runs it',
     'benchmarks/run.py': 'it compares eight models; test_benchmark.py runs it',
 }
-# Scripts that start a tool on many GPUs: what they start is parsed (test_distributed.py runs them).
+# What starts a tool in several processes: the tool is parsed (test_distributed.py runs them).
 COMMAND = re.compile(r'^(\$ |tools/|python benchmarks/)', re.MULTILINE)
 SCRIPTS = 'tools/', 'benchmarks/'
-LAUNCHERS = re.compile(r'tools/\w+\.sh')
+LAUNCHERS = re.compile(r'tools/\w+\.sh|^torchrun')
 # What is added to commands that begin so, for them to take seconds.
 SHORTER = {
     'tools/train.py': 'train_cfg.max_iters=2 train_cfg.val_interval=2 '
@@ -91,8 +93,8 @@ SHORTER = {
     'tools/test.py configs/heights': 'test_dataloader.dataset.indices=2',
     'tools/evaluate_export.py': 'test_dataloader.dataset.indices=4',
 }
-# Pages whose commands take more than ten seconds together; make test parses them only.
-SLOW = {f'docs/{name}.md' for name in ('export', 'large_images', 'own_weights', 'scenes', 'train')}
+# Pages whose commands take seconds; make test parses those of the other pages only.
+SHORT = {'README.md', *(f'docs/{name}.md' for name in ('install', 'public_names', 'xca'))}
 # Parts of commands, and what they become.
 SMALLER = {
     'make_shapes.py data/shapes': 'make_shapes.py data/shapes --num-val 12',  # all that are named
@@ -152,7 +154,9 @@ class Terminal:
             return
         if LAUNCHERS.search(command):
             self.parse(command)
-        elif not command.startswith(SCRIPTS) or set('|<>&;') & set(command):
+        elif command.startswith('python -m '):
+            self.run(self._words(command)[1:])
+        elif not command.startswith(SCRIPTS) or set('|<&;') & set(command):
             self._bash(command)
         elif beginning(ONLY_PARSED, command) or beginning(DONE, command):
             argv = self._words(command)
@@ -166,34 +170,42 @@ class Terminal:
 
     def parse(self, command: str) -> None:
         """Read the arguments of a tool, or of the tool that a launcher starts, and its config."""
-        is_launched = LAUNCHERS.search(command)
+        is_launched, command = LAUNCHERS.search(command), command.partition(' > ')[0]
         argv = self._launched(command) if is_launched else self._words(command)
         self.run(argv, only_parse=True)
 
+    def lacks_config(self, command: str) -> bool:
+        """Return whether the config, or the folder of a model, is written by a command before."""
+        config = next(iter(command.split()[1:]), '')
+        is_path = config.endswith('.py') or config.startswith('work_dirs/')
+        return is_path and not (self.folder / config).exists()
+
     def run_shortened(self, command: str) -> None:
+        command, _, target = command.partition(' > ')
         for part, other in SMALLER.items():
             command = command.replace(part, other)
         options = ' '.join(SHORTER[start] for start in beginning(SHORTER, command)).split()
-        self.run([*self._words(command), *(['--cfg-options', *options] if options else [])])
+        argv = [*self._words(command), *(['--cfg-options', *options] if options else [])]
+        self.run(argv, target=target)
         for path in self.folder.glob(f'work_dirs/*/{LAST_STEP}'):
             for name in WHOLE:
                 path.with_name(name).hardlink_to(path)
             path.unlink()
 
-    def run(self, argv: list[str], only_parse: bool = False) -> str:
-        """Run a tool, or ['-c', program], in a process of its own and return what it prints."""
-        with (self.folder / 'output.log').open('w+', errors='replace') as output:
-            code = Process(argv, output, output, cwd=self.folder, only_parse=only_parse).wait()
-            output.seek(0)
-            printed = output.read()
+    def run(self, argv: list[str], only_parse: bool = False, target: str = '') -> None:
+        """Run a tool, or ['-c', program], in a process of its own, which prints to a file."""
+        log = self.folder / 'output.log'
+        with log.open('w') as errors, (self.folder / (target or log)).open('a') as output:
+            options = dict(cwd=self.folder, only_parse=only_parse)
+            code = Process(argv, output, errors, **options).wait()
+        printed = log.read_text(errors='replace')
         assert code == 0, f'{argv}\nended with {code}:\n{printed[-3000:]}'
-        return printed
 
     def _launched(self, command: str) -> list[str]:
         """Return what a launcher would start on every GPU: stubs of its programs print it."""
         stubs = self.folder.parent / 'stubs'
         stubs.mkdir(exist_ok=True)
-        for name in ('python3', 'srun'):
+        for name in ('python3', 'srun', 'torchrun'):
             (stubs / name).write_text('#!/bin/sh\nprintf \'%s\\n\' "$@"\n')
             (stubs / name).chmod(0o755)
         words = self._bash(f'PATH={stubs}:$PATH; {command}').splitlines()
@@ -248,7 +260,7 @@ def terminal(after_make_train, tmp_path) -> Iterator[Terminal]:
 
 @pytest.mark.parametrize(
     'page',
-    [pytest.param(p, marks=[pytest.mark.slow] if p in SLOW else []) for p in PAGES if blocks(p)],
+    [pytest.param(p, marks=[] if p in SHORT else pytest.mark.slow) for p in PAGES if blocks(p)],
 )
 def test_the_commands_of_a_page_run(page, terminal):
     program = ''
@@ -268,15 +280,16 @@ def test_the_commands_of_a_page_run(page, terminal):
         terminal.run(['-c', program])
 
 
-@pytest.mark.parametrize('page', sorted(SLOW))
-def test_the_commands_of_a_slow_page_are_parsed(page, terminal):
+@pytest.mark.parametrize('page', [page for page in PAGES if blocks(page) and page not in SHORT])
+def test_the_commands_of_a_long_page_are_parsed(page, terminal):
     for language, text in blocks(page):
         if name := re.match(r'# (\w+\.py)\n', text):
             (terminal.folder / name[1]).write_text(text)
         elif language == 'python':
             compile(text, page, 'exec')
         for command in commands(text) if language == 'bash' else ():
-            if command.startswith(SCRIPTS) and not beginning(NOT_RUN, command):
+            is_tool = command.startswith(SCRIPTS) or LAUNCHERS.search(command)
+            if is_tool and not beginning(NOT_RUN, command) and not terminal.lacks_config(command):
                 terminal.parse(command)
 
 
