@@ -7,7 +7,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
@@ -226,12 +226,15 @@ def set_aside(folder: Path, paths: Sequence[Path]) -> Path | None:
     return aside
 
 
-def write_files(folder: Path, files: Mapping[Path, bytes]) -> str:
+def write_files(
+    folder: Path, files: Mapping[Path, bytes], of_earlier_calls: Iterable[Path] = ()
+) -> str:
     """Write files, and return a sentence on what happened to earlier ones.
 
-    Files with other content at these paths are moved into a folder ``earlier_*``.
+    Files with other content at these paths, or at the paths ``of_earlier_calls``, are moved into
+    a folder ``earlier_*``.
     """
-    existing = [path for path in files if path.exists()]
+    existing = [path for path in {*files, *of_earlier_calls} if path.exists()]
     if {path: path.is_file() and path.read_bytes() for path in existing} == files:
         return 'Everything was already there'
     aside = set_aside(folder, existing)

@@ -226,19 +226,6 @@ def test_a_detector_that_finds_nothing_has_a_graph_that_finds_its_best_boxes():
     assert len(more(image)[0]) == len(more.reference(image)[0]) > 0
 
 
-def test_a_file_that_keeps_the_objects_of_another_image_is_refused():
-    graph = build_graph(build('rtmdet_xcit_s12_16_3x'), 'model')
-    graph.lower_threshold(noise(1, 3, 160, 160), 100)
-    run, kept = in_pytorch(graph), []
-
-    def stale(image):
-        kept.append(run(image))
-        return kept[-2] if len(kept) > len(SIZES) else kept[-1]
-
-    with pytest.raises(UserError, match='does not repeat its result for 96x128 after a plain'):
-        compare(graph, stale, images(graph), TOLERANCES['float32'])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('name', RECORDED)
 def test_a_recorded_graph_takes_other_sizes(name):

@@ -205,16 +205,6 @@ def test_a_wrong_argument_is_an_error_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_pipeline_that_cannot_be_built_is_a_sentence(checkpoint, tmp_path):
-    push(SEGMENTOR, checkpoint(SEGMENTOR), REPO, folder=tmp_path / 'pushed')
-    config = tmp_path / 'pushed/config.json'
-    content = json.loads(config.read_text())
-    for pipeline in ([], [1], [{}], [{'type': 'Resize'}], [{'type': 'XCiT'}]):
-        config.write_text(json.dumps(content | dict(pipeline=pipeline)))
-        with pytest.raises(UserError, match=r'pipeline|Resize|XCiT|type'):
-            load_model(tmp_path / 'pushed', device='cpu')
-
-
 def test_a_config_file_alone_has_no_weights(monkeypatch, capfd, tmp_path):
     with pytest.raises(UserError, match='has no weights of its own: name a checkpoint, too'):
         load_model(SEGMENTOR)
