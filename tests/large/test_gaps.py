@@ -256,7 +256,7 @@ def test_a_killed_run_on_a_scene_with_gaps_continues(
         def fail(*_):
             raise KeyboardInterrupt
 
-        broken.setattr(segmentation, '_outputs', fail)
+        broken.setattr(segmentation, '_computed', fail)
         with pytest.raises(KeyboardInterrupt):
             full_size_segmentor.predict_large(scene, **options)
     found = full_size_segmentor.predict_large(scene, **options)

@@ -202,7 +202,7 @@ SQUARE = [[[1, 2], [30, 2], [30, 9], [1, 9]]]
         ),
         (
             dict(geometry=dict(type='Point', coordinates=[1, 2])),
-            r'feature 2 is a Point, not a Polygon or MultiPolygon: correct or remove it',
+            r'feature 2 is not a Polygon or MultiPolygon .* correct or remove it',
         ),
     ],
     ids=['class', 'point'],
