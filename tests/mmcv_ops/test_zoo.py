@@ -10,6 +10,7 @@ from helpers.zoo.trial import Outcome, try_model
 
 from xcit_mm import mmcv_ops
 from xcit_mm.base.environment import require_framework
+from xcit_mm.mmcv_ops.families import OPERATORS
 
 CENTERNET = 'mmdet/centernet/centernet_r18-dcnv2_8xb16-crop512-140e_coco.py'
 DEFORMABLE = {'modulated_deform_conv_forward', 'modulated_deform_conv_backward'}
@@ -31,7 +32,7 @@ def called(extension: object, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     def recorded(function: Callable) -> Callable:
         return lambda *args, **kwargs: (names.add(function.__name__), function(*args, **kwargs))[1]
 
-    for function in mmcv_ops.OPERATORS:
+    for function in OPERATORS:
         operator = getattr(extension, function.__name__)
         monkeypatch.setattr(extension, function.__name__, recorded(operator))
     return names
@@ -80,7 +81,7 @@ def mark(family: str) -> pytest.MarkDecorator | tuple:
 @pytest.mark.parametrize('family', [pytest.param(name, marks=mark(name)) for name in families()])
 def test_a_family_has_its_operators_and_trains_and_predicts(family):
     listed = operators_of(family)
-    missing = set().union(*listed.values()) - {function.__name__ for function in mmcv_ops.OPERATORS}
+    missing = set().union(*listed.values()) - {function.__name__ for function in OPERATORS}
     assert missing == set()
     if not listed:
         pytest.skip('no config can be built with the installed packages')

@@ -42,6 +42,7 @@ class _StandIn(ModuleType):
 
     def __init__(self) -> None:
         super().__init__(EXTENSION, __doc__)
+        self.is_loaded = False
         self.missing: set[str] = set()  # what mmcv.ops asked for
         self.__spec__ = ModuleSpec(EXTENSION, loader=None)  # mmengine asks pkgutil for it
         # What mmcv.utils.collect_env reports.
@@ -50,11 +51,12 @@ class _StandIn(ModuleType):
     def __getattr__(self, name: str):
         if name.startswith('__'):
             raise AttributeError(name)
-        from .families import OPERATORS  # not before mmcv.ops is imported
+        if not self.is_loaded:
+            from .families import OPERATORS  # not before mmcv.ops is imported
 
-        vars(self).update({function.__name__: function for function in OPERATORS})
-        if name in vars(self):
-            return vars(self)[name]
+            vars(self).update({function.__name__: function for function in OPERATORS})
+            self.is_loaded = True
+            return getattr(self, name)
         self.missing.add(name)
 
         def needs_compiled_mmcv(*args, **kwargs):
