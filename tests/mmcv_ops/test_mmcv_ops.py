@@ -208,8 +208,8 @@ def test_one_line_in_a_config_installs_the_operators_and_imports_little_else(tmp
     done = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     rooms = {name.split('.')[1] for name in done.stdout.split()}
-    assert {'models', 'mmcv_ops', 'datasets'} <= rooms  # datasets has the image loaders
-    assert not {'engine', 'inference', 'large_images', 'weights'} & rooms
+    assert {'network', 'mmcv_ops', 'data'} <= rooms  # data has the image loaders
+    assert not {'train', 'predict', 'large'} & rooms
 
 
 def test_a_script_runs_after_the_operators_are_there(tmp_path, monkeypatch, capsys):
