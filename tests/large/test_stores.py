@@ -204,7 +204,7 @@ def test_a_finished_layer_that_is_not_counted_is_computed_again(segmentor, scene
     assert np.array_equal(labels, segmentor.predict_large(scene).labels)
 
 
-@pytest.mark.parametrize('name', ['segmentor', 'detector'])
+@pytest.mark.parametrize('name', ['segmentor', pytest.param('detector', marks=pytest.mark.slow)])
 def test_slices_continue_after_the_last_finished_row(name, request, scene, tmp_path, monkeypatch):
     model, fuse, copies = request.getfixturevalue(name), fused_copy.fuse, []
     monkeypatch.setattr(fused_copy, 'fuse', lambda *args: copies.append(args) or fuse(*args))

@@ -54,7 +54,7 @@ def compared(backbone: nn.Module, image: Tensor, seed: int = 0, **options) -> tu
 
 @pytest.mark.parametrize(
     ('arch', 'patch_size'),
-    [('n12', 16), ('n12', 8), pytest.param('m24', 8, marks=pytest.mark.slow)],
+    [('n12', 16), *(pytest.param(arch, 8, marks=pytest.mark.slow) for arch in ('n12', 'm24'))],
 )
 def test_gradients_equal_those_of_the_whole_image(arch, patch_size):
     torch.manual_seed(1)

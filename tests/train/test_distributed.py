@@ -75,6 +75,7 @@ def test_two_processes_train_one_model(run):
         assert torch.equal(first[name], saved[name]), name
 
 
+@pytest.mark.slow
 def test_two_processes_measure_what_one_does(run, run_tool, shapes_root):
     folder, _ = run
     checkpoint = folder / f'work/iter_{NUM_ITERS}.pth'

@@ -34,12 +34,13 @@ model.update(encoder=dict(num_layers=1), decoder=dict(num_layers=2))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('config', 'processes', 'kills', 'iterations'),
     [
         (DETECTOR, 1, 2, 4),
-        pytest.param(SEGMENTOR, 2, 6, 18, marks=pytest.mark.slow),  # three epochs
-        *(pytest.param(head, 1, 1, 4, marks=pytest.mark.slow) for head in HEADS),
+        (SEGMENTOR, 2, 6, 18),  # three epochs
+        *((head, 1, 1, 4) for head in HEADS),
     ],
 )
 def test_a_run_that_is_killed_repeatedly_ends_like_an_uninterrupted_one(
@@ -115,6 +116,7 @@ class SignalHook(Hook):
 """
 
 
+@pytest.mark.slow
 def test_a_job_is_restarted_after_a_death_and_all_its_processes_stop_at_a_signal(
     shapes_root, tmp_path
 ):
@@ -151,6 +153,7 @@ train_dataloader = dict(batch_size=1, sampler=sampler)
 """
 
 
+@pytest.mark.slow
 def test_unequal_shares_images_without_objects_and_unused_layers_do_not_hang_the_processes(
     shapes_root, tmp_path
 ):

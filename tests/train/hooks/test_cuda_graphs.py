@@ -32,6 +32,7 @@ def run(folder, shapes_root, steps: int = 6, **kwargs) -> None:
     train(SEGMENTOR, str(folder), options=options, **kwargs)
 
 
+@pytest.mark.slow
 def test_a_run_with_graphs_is_one_without_them_also_after_a_resume(
     tmp_path, shapes_root, monkeypatch, caplog
 ):

@@ -154,6 +154,7 @@ def killed_and_resumed(
 READERS = {in_tensorboard: 1e-6, in_wandb: 0, in_mlflow: 0}  # TensorBoard stores float32
 
 
+@pytest.mark.slow
 def test_after_two_kills_all_services_show_the_curve_of_an_uninterrupted_run(tmp_path, whole):
     killed_and_resumed(tmp_path / 'run', kills=(6, 10))
     assert logged(tmp_path / 'run') == whole
@@ -174,6 +175,7 @@ def test_a_resume_that_differs_shows_its_own_steps(tmp_path, whole):
     assert values == pytest.approx([v for *_, v in own], rel=READERS[in_tensorboard], abs=0)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_of_a_server_of_wandb_continues_its_curve(tmp_path, monkeypatch, whole):
     """The server lacks the steps that the package had not sent when it was killed."""
     with wandb_server() as (address, history):
