@@ -250,16 +250,3 @@ def test_other_channels_need_their_normalization(network, save):
     embedder = Embedder(path, mean=[1.0], std=[2.0] * 5, size=16)
     found = embedder.prepare(np.full((16, 16, 5), 5, np.float32))
     torch.testing.assert_close(found, torch.full((5, 16, 16), 2.0))
-
-
-@pytest.mark.parametrize(
-    ('changed', 'sentence'),
-    [
-        (dict(channels=4), 'does not describe images of 3 channels'),
-        (dict(std=[1.0, float('inf'), 1.0]), 'has no mean and std of 3 channels'),
-    ],
-)
-def test_invalid_descriptions_of_images_are_named(network, save, changed, sentence):
-    path = save(network().state_dict(), dict(images=IMAGES | changed))
-    with pytest.raises(UserError, match=rf"meta\['images'\] of {path} {sentence}"):
-        Embedder(path)
