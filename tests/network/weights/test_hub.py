@@ -13,8 +13,9 @@ from safetensors.torch import save
 
 from xcit_mm import UserError, XCiT
 from xcit_mm.base import environment
+from xcit_mm.base.shipped import is_folder
 from xcit_mm.config.load import load_config
-from xcit_mm.network.weights.hub import download_model, find_file, is_folder, parse_name
+from xcit_mm.network.weights.hub import download_model, find_file, parse_name
 from xcit_mm.network.weights.pretrained import download_pretrained, load_pretrained, require_file
 from xcit_mm.network.weights.read import read_checkpoint
 
