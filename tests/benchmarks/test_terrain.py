@@ -7,8 +7,6 @@ import rasterio
 from benchmarks import terrain
 from xcit_mm.base.errors import UserError
 
-pytestmark = pytest.mark.filterwarnings('ignore::rasterio.errors.NotGeoreferencedWarning')
-
 
 def test_equal_seeds_draw_equal_heights_and_others_do_not(tmp_path):
     for name, seed in dict(a=0, b=0, c=1).items():

@@ -15,8 +15,6 @@ from xcit_mm.data.transforms.height_labels import LoadHeights
 
 VALUES = np.array([[-3.5, 0, 7.25], [-9999, 12, 1000]], np.float32)
 
-pytestmark = pytest.mark.filterwarnings('ignore::rasterio.errors.NotGeoreferencedWarning')
-
 
 def load(path, shape=(2, 3), **options):
     return LoadHeights(**options)(dict(depth_map_path=str(path), ori_shape=shape))

@@ -318,6 +318,8 @@ def test_pixels_without_data_get_what_they_had_in_training():
         assert values[:, 0, 0].tolist() == [1, 2, 3]
         assert values[:, 3, 5].tolist() == expected
         assert not image.valid(Window(slice(3, 4), slice(5, 6))).any()
-    infinite = NormalizedImage(Array(bands / 0, 'the array'), preprocessor, (), LoadMultiband(3))
+    infinite = NormalizedImage(
+        Array(bands + np.inf, 'the array'), preprocessor, (), LoadMultiband(3)
+    )
     with pytest.raises(UserError, match='the array: it has pixels that are NaN or infinite'):
         infinite[:, 0:9, 0:9]

@@ -36,8 +36,6 @@ POINTS = [
     for column in (0, 96)
 ]
 
-pytestmark = pytest.mark.filterwarnings('ignore::rasterio.errors.NotGeoreferencedWarning')
-
 
 def scene(folder: Path, **options) -> ImageSource:
     options = options or dict(crs=CRS, transform=PLACE)

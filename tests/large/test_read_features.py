@@ -199,6 +199,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.filterwarnings('ignore::RuntimeWarning:pyogrio')  # of GeoPackages called .geojson
 @pytest.mark.parametrize('case', REFUSED)
 def test_files_without_features_are_refused_in_one_sentence(tmp_path, case):
     spoil, message = REFUSED[case]

@@ -288,7 +288,7 @@ def test_an_image_that_changes_during_a_run_or_after_a_kill_is_refused(segmentor
         predict_large(segmentor, copy, options)
 
 
-@pytest.mark.parametrize('error', [UserError('the server stopped'), KeyboardInterrupt()])
+@pytest.mark.parametrize('error', [UserError('the server stopped'), KeyboardInterrupt('stop')])
 def test_an_error_after_the_prediction_keeps_the_store_unless_the_image_has_changed(
     segmentor, scene, tmp_path, monkeypatch, error
 ):

@@ -137,7 +137,6 @@ def test_a_scene_becomes_a_geotiff_of_floats(large, weights, model, scene, tmp_p
     assert not (tmp_path / 'unfinished').exists()
 
 
-@pytest.mark.filterwarnings('ignore::rasterio.errors.NotGeoreferencedWarning')
 def test_an_image_in_memory_becomes_a_tiff_that_gdal_reads(weights, model, image, tmp_path):
     from PIL import Image
 
@@ -152,7 +151,6 @@ def test_an_image_in_memory_becomes_a_tiff_that_gdal_reads(weights, model, image
     assert described['heights'] == 'heights/a.tif' and described['minimum'] > 1000
 
 
-@pytest.mark.filterwarnings('ignore::rasterio.errors.NotGeoreferencedWarning')
 def test_nan_is_written_as_no_data(tmp_path):
     values = np.random.default_rng(0).normal(size=(700, 33)).astype(np.float32)
     values[600:] = np.nan

@@ -17,7 +17,6 @@ from xcit_mm.data.datasets.samples import SampleRequest, TrainingSamples
 from xcit_mm.data.transforms.decode import SampleError
 from xcit_mm.large.data.read_window import ReadWindow
 
-pytestmark = pytest.mark.filterwarnings('ignore::rasterio.errors.NotGeoreferencedWarning')
 SIZES = {'a': (150, 211), 'inside/b': (60, 64)}
 SIDE = 48
 WHOLE = [dict(type='ReadWindow', bands=dict(channels=5)), dict(type='PackImage')]

@@ -125,7 +125,6 @@ def test_mim_trains_what_pip_installed(site, shapes_root, tmp_path):
     assert json.loads(losses[-1])['iter'] == 3
 
 
-@pytest.mark.filterwarnings('ignore:pkg_resources is deprecated')
 def test_mim_searches_the_models_and_downloads_a_config(site, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(site)
     from mim.commands.download import download

@@ -21,10 +21,7 @@ from xcit_mm.train import test as evaluate
 from xcit_mm.train import train
 from xcit_mm.train.hooks.label_check import LabelCheckHook
 
-pytestmark = [
-    pytest.mark.filterwarnings('ignore::rasterio.errors.NotGeoreferencedWarning'),
-    pytest.mark.usefixtures('unformatted_configs'),
-]
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
 
 @pytest.fixture(scope='module')

@@ -68,7 +68,8 @@ class LoadMultiband(LoadImage):
         self._require_bands(image.shape)
         if image.dtype.kind not in 'biuf':
             raise BadImageError(NOT_REAL, f'{image.dtype}')
-        image = np.ascontiguousarray(image, np.float32)
+        with np.errstate(over='ignore'):  # larger numbers become infinite
+            image = np.ascontiguousarray(image, np.float32)
         if valid is not None:
             image = np.where(valid[..., None], image, np.float32(0))
         if self.nan is not None:

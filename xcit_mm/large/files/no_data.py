@@ -32,7 +32,7 @@ def of_bands(nodata: NoData, count: int) -> Sequence[float | None]:
 def representable(value: float, dtype: np.dtype) -> bool:
     """Return whether an image of a type may have a value."""
     if dtype.kind == 'f':
-        return math.isnan(value) or math.isinf(value) or abs(value) <= np.finfo(dtype).max
+        return math.isnan(value) or math.isinf(value) or abs(value) <= float(np.finfo(dtype).max)
     if dtype.kind not in 'iu' or not float(value).is_integer():
         return False
     return np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
