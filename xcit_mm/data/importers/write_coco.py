@@ -120,7 +120,7 @@ def convert(
     lines += missing_classes(examples, classes)
     lines += [f'{remark}: {count}' for remark, count in contents.remarks.items() if count]
     contents_of_files = {path: text.encode() for path, text in files.items()}
-    lines.append(write_files(root, contents_of_files))
+    lines.append(write_files(root, contents_of_files, [root / f'{name}.json' for name in SPLITS]))
     path = shlex.quote(str(config))
     lines += ['Read every image, then train:', f'    tools/check_dataset.py {path}']
     for line in (*lines, f'    tools/train.py {path}'):

@@ -16,13 +16,14 @@ _PLACES: dict[str, tuple[type[nn.Module], ...]] = {
     'local_mp.act': (nn.GELU,),
     'local_mp.bn': BATCH_NORMS,
 }
+_FORWARDS: dict[type[nn.Module], Callable[..., object]] = {}  # what the classes computed at first
 
 
 def plays(place: str) -> Callable[[type[nn.Module]], type[nn.Module]]:
     """Return a decorator that declares a class as known to fast forms in a place of a block."""
 
     def declare(kind: type[nn.Module]) -> type[nn.Module]:
-        _PLACES[place] = (kind,)
+        _PLACES[place], _FORWARDS[kind] = (kind,), kind.forward
         return kind
 
     return declare
@@ -53,6 +54,7 @@ def is_known_block(block: nn.Module) -> bool:
     biased = 'attn.proj', 'mlp.fc1', 'mlp.fc2', 'local_mp.conv1', 'local_mp.conv2'
     return (
         all(map(_is_untouched, modules.values()))
+        and all(kind.forward is forward for kind, forward in _FORWARDS.items())
         and all(modules[place].bias is not None for place in biased)
         and modules['local_mp.act'].approximate == 'none'
         and _has_statistics(modules['local_mp.bn'])

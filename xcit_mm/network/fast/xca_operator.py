@@ -71,10 +71,15 @@ def xca(
         Output: (B, N, C).
 
     Raises:
-        ValueError: If ``form`` is unknown.
+        ValueError: If ``form`` is unknown, or tokens and temperature have other shapes.
     """
     if form is not None and form not in FORMS:
         raise ArgumentError(f'form={form!r} is not one of {FORMS}')
+    if x.dim() != 3 or temperature.dim() != 3:
+        raise ArgumentError(
+            f'x of shape {tuple(x.shape)} and temperature of shape {tuple(temperature.shape)} are '
+            'not tokens (B, N, C) and a factor of each head (h, 1, 1)'
+        )
     parameters = qkv_weight, qkv_bias, temperature, proj_weight, proj_bias
     if qkv_weight is None:
         return F.linear(cross_covariance(x, temperature), proj_weight, proj_bias)
