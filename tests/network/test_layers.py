@@ -11,6 +11,7 @@ from torch.nn.utils import parametrizations, prune
 
 from xcit_mm import XCiT
 from xcit_mm.network.fast.unmodified import is_unmodified
+from xcit_mm.network.layers import LPI, XCA, Mlp
 
 LEAVES = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.LayerNorm, nn.GELU)
 
@@ -165,3 +166,16 @@ def test_a_changed_layer_is_called(change):
     assert is_unmodified(layer)
     change(layer)
     assert not is_unmodified(layer)
+
+
+@pytest.mark.parametrize('kind', [XCA, LPI, Mlp])
+@pytest.mark.parametrize('with_gradients', [False, True])
+def test_a_replaced_formula_of_a_class_is_called(monkeypatch, model, kind, with_gradients):
+    forward, x = kind.forward, torch.randn(1, 700, 32)
+    monkeypatch.setattr(kind, 'forward', lambda *args: 0 * forward(*args))
+    with torch.set_grad_enabled(with_gradients):
+        y = model.blocks[0](x, 28, 25)
+        monkeypatch.setattr('xcit_mm.network.layers.fast_form', lambda *args: None)
+        assert relative_error(y, model.blocks[0](x, 28, 25)) <= 1e-6
+        monkeypatch.setattr(kind, 'forward', forward)
+        assert relative_error(y, model.blocks[0](x, 28, 25)) > 1e-3

@@ -238,3 +238,12 @@ def test_it_compiles_without_graph_breaks(form, dynamic, backend):
             assert relative_error(a, b) <= 1e-5
     with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):
         assert compiled(x).dtype == torch.bfloat16
+
+
+def test_other_shapes_are_refused():
+    weight, bias, temperature, *proj = params = parameters(32, 4)
+    x = torch.randn(1, 400, 32)
+    with pytest.raises(ValueError, match=r'temperature of shape \(4,\) are not tokens'):
+        xca(x, weight, bias, temperature.flatten(), *proj)
+    with pytest.raises(ValueError, match=r'x of shape \(400, 32\) and'):
+        xca(x[0], *params)
