@@ -16,6 +16,8 @@ ROOMS += ['xcit_mm', 'tools']
 LAYERS = ['files', 'labels', 'tokens', 'maps', 'losses', 'data']  # of large, likewise
 # mmengine's protocol of models wants it: BaseModule.init_weights loads the pretrained weights.
 IN_A_CIRCLE = ('xcit_mm.network.xcit', 'xcit_mm.network.weights.pretrained')
+# The runner imports them for trainings that stream whole images.
+REGISTERED_WHEN_USED = {'xcit_mm.train.streamed_model', 'xcit_mm.train.hooks.room_check'}
 MODULES = {
     '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__'): path
     for folder in ('xcit_mm', 'tools')
@@ -105,6 +107,18 @@ def test_a_training_enters_few_files():
     done = subprocess.run([sys.executable, '-c', program], cwd=ROOT, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) <= 150
+
+
+def test_every_registered_class_is_known_to_a_config():
+    """Importing the package, its training and a framework registers what configs name."""
+    program = (
+        'import sys, xcit_mm.train; from xcit_mm.base.environment import require_framework as load;'
+        'load("mmdet"); load("mmseg"); load("mmengine"); print(*sys.modules)'
+    )
+    done = subprocess.run([sys.executable, '-c', program], cwd=ROOT, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    registering = {m for m, path in MODULES.items() if '.register_module(' in path.read_text()}
+    assert registering - {*done.stdout.split()} == REGISTERED_WHEN_USED
 
 
 def test_file_names_occur_once():

@@ -25,7 +25,7 @@ pytestmark = [
 
 MIB = 2**20
 SHAPES = {2: (40, 2), 5: (2, 50), 8: (11, 11)}
-OF_IMAGE = 128 * MIB  # bytes that an image takes in the planned model
+OF_IMAGE = 512 * MIB  # bytes that an image takes in the planned model
 
 
 @MODELS.register_module()

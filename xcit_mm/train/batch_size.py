@@ -100,6 +100,7 @@ def _largest_that_fits(cfg: Config, sizes: Sequence[int]) -> int:
     # Each process tries for itself, so nothing is synchronized.
     model = revert_sync_batchnorm(MODELS.build(cfg.model)).to(device)
     wrapper = build_optim_wrapper(model, deepcopy(cfg.optim_wrapper))
+    _release()  # what is freed later would be allowed in addition to the share
     copies = is_distributed() + bool(_averages(cfg))
     size_of_copy = sum(p.numel() * p.element_size() for p in model.parameters())
     with _within_share(device):
