@@ -58,22 +58,6 @@ def test_good_data_has_no_findings(call, root):
     )
 
 
-def test_what_was_converted_is_said_and_does_not_stop_a_run(call, root):
-    path = root / 'coco/annotations/instances_train2017.json'
-    with edited(path) as content:
-        for image in content['images']:
-            image |= dict(width=float(image['width']), id=f'id {image["id"]}')
-        for annotation in content['annotations']:
-            annotation['image_id'] = f'id {annotation["image_id"]}'
-        x, y, *_ = content['annotations'][0]['bbox']
-        content['annotations'][0]['bbox'] = [x - 50, y - 50, 160, 160]
-    code, output, report = call(DETECTOR)
-    assert code == 0 and f'train: {path}: images.width are texts or floats' in output
-    assert len(report['remarks']) == 1 and 'images are numbered from 1' in report['remarks'][0]
-    assert f'train: 1 x {kinds.BEYOND} (clipped to the image), such as' in output
-    assert report['failures'] == [] and report['images'] == dict(train=24, val=4)
-
-
 @pytest.mark.parametrize(
     ('config', 'plant', 'bad'), [(DETECTOR, plant_coco, 6), (SEGMENTOR, plant_ade, 7)]
 )
@@ -146,19 +130,6 @@ def test_labels_of_no_class_stop_a_run(root):
     assert finding.kind == check.NO_CLASS and finding.detail.endswith('has 3 channels')
 
 
-def test_labels_are_those_that_the_pipeline_loads(root):
-    labels = np.array(Image.open(root / LABELS)).astype(np.uint16)
-    Image.fromarray(labels + 256).save(root / LABELS)
-    cfg = load_config(SEGMENTOR, {'data_root': str(root)})
-    cfg.train_dataloader.dataset.reduce_zero_label = False
-    cfg.train_dataloader.dataset.pipeline[1].reduce_zero_label = False
-    findings = check.check_dataset(cfg, ['train'], workers=2).findings
-    assert {(f.kind, f.detail.split(' has ')[-1]) for f in findings} == {
-        (check.NO_CLASS, ', '.join(map(str, np.unique(labels + 256)[:5]))),
-        (check.NO_CLASS, '4'),  # zero is the first class, and so 3 the last one
-    }
-
-
 def test_an_annotation_file_that_cannot_be_used_is_a_failure_beside_the_others(root):
     with edited(root / 'coco/annotations/instances_train2017.json') as content:
         content['annotations'] = content['annotations'][:1] * 2
@@ -221,10 +192,6 @@ def test_data_without_examples_is_refused_and_classes_without_any_are_named(root
             annotation['iscrowd'] = 1
     (failure,) = check_copy(DETECTOR, root, workers=1).failures
     assert failure.startswith('none of the 24 images of train has an object: ')
-    with edited(annotated(root)) as content:
-        content['annotations'][5]['iscrowd'] = 'no'
-    (failure,) = check_copy(DETECTOR, root, ['train'], workers=1).failures
-    assert "annotations[5] has the iscrowd 'no', not 0 or 1" in failure
 
 
 @pytest.mark.parametrize(
@@ -253,4 +220,4 @@ def test_examples_are_counted_as_one_by_one():
         assert examples.counts[i] == sum(of_image.count(i) for of_image in labels)
         assert examples.images[i] == len(having)
         assert examples.around[i] == sum(map(len, having))
-    assert (examples.number, examples.most) == (4, 3)
+    assert examples.number == 4

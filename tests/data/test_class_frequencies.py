@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import ROOT
-from helpers.in_process import call_tool
 from helpers.runs import DETECTOR, SEGMENTOR
 from mmengine.config import Config
 from mmengine.registry import DATASETS, DefaultScope
@@ -94,25 +93,6 @@ def test_the_printed_config_is_whole_and_runs_nothing_of_the_data():
     content = {}
     exec(found.text(), content)
     assert content['class_weight'] == weights
-
-
-@pytest.mark.slow
-def test_a_training_on_the_printed_configs_runs_and_resumes(monkeypatch, capfd, rare, tmp_path):
-    shorter = ['train_dataloader.batch_size=2', 'train_dataloader.num_workers=0']
-    shorter += ['val_dataloader=None', 'val_cfg=None', 'val_evaluator=None']
-    shorter += ['default_hooks.logger.interval=1', f'data_root={rare}/']
-    for config, name in ((DETECTOR, 'ClassBalancedDataset'), (SEGMENTOR, 'class_weight')):
-        found = frequencies(config, data_root=str(rare))
-        assert name in found.text()
-        path, work_dir = tmp_path / Path(config).name, tmp_path / Path(config).stem
-        path.write_text(found.text())
-        arguments = [path, '--work-dir', work_dir, '--cfg-options', *shorter]
-        for steps, resume in ((1, []), (2, ['--resume'])):
-            limit = f'train_cfg.max_iters={steps}'
-            code, _, errors = call_tool(monkeypatch, capfd, 'train.py', *arguments, limit, *resume)
-            assert code == 0, errors[-3000:]
-        lines = [json.loads(line) for line in (work_dir / 'losses.jsonl').open()]
-        assert [line['iter'] for line in lines] == [1, 2]
 
 
 def test_classes_of_equal_frequency_need_no_factors(shapes_root):

@@ -44,16 +44,6 @@ def test_a_dataset_is_drawn_once_and_nothing_else_is_replaced(tmp_path):
     assert contents(tmp_path) == before
 
 
-def test_an_interruption_leaves_nothing(tmp_path, monkeypatch):
-    def interrupt(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(shapes, 'label_map', interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        make_shapes(tmp_path / 'shapes', SPEC)
-    assert not list(tmp_path.iterdir())
-
-
 def check_segments(annotation: dict, folder: Path, labels: np.ndarray) -> None:
     """Every pixel belongs to a segment of the class that ADE20k's labels have there."""
     png = cv2.imread(str(folder / annotation['file_name']))
@@ -101,16 +91,6 @@ def test_annotations_of_coco_and_ade_agree(shapes_root):
             assert (labels[covered == 0] == shapes.BACKGROUND_LABEL).mean() > 0.99
             check_segments(panoptic[image_id], panoptic_dir, labels)
     assert categories == {1, 2, 3}
-
-
-def test_the_colors_change_at_the_annotated_outlines():
-    image, objects = draw_image(np.random.default_rng(3), 160)
-    labels = shapes.label_map(objects, 160)
-    edges = cv2.Canny(cv2.GaussianBlur(image, (5, 5), 0), 20, 60) > 0
-    border = cv2.morphologyEx(labels, cv2.MORPH_GRADIENT, np.ones((3, 3), np.uint8)) > 0
-    near_edge = cv2.dilate(edges.astype(np.uint8), np.ones((5, 5), np.uint8)) > 0
-    assert near_edge[border].mean() > 0.8
-    assert near_edge[cv2.dilate(border.astype(np.uint8), np.ones((9, 9))) == 0].mean() < 0.3
 
 
 def test_the_tool_draws_once(monkeypatch, capfd, tmp_path):

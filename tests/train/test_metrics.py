@@ -245,14 +245,13 @@ def run_evaluator(
     return evaluation
 
 
-@pytest.mark.parametrize('max_dets', [[1, 10, 100], [100, 300, 1000]])
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize(('kind', 'max_dets'), [('bbox', [100, 300, 1000]), ('segm', [1, 10, 100])])
 def test_faster_coco_eval_gives_the_figures_of_pycocotools(kind, max_dets):
     pytest.importorskip('faster_coco_eval')
     environment.require('xcit_mm.train.metrics.coco_metric')
     from xcit_mm.train.metrics.coco_metric import FasterCOCOeval
 
-    for seed in range(3):
+    for seed in range(2):
         scenes = crowded_scenes(seed)
         expected = run_evaluator(COCOeval, *scenes, kind, max_dets)
         actual = run_evaluator(FasterCOCOeval, *scenes, kind, max_dets)
@@ -277,8 +276,8 @@ def test_pycocotools_evaluates_where_the_last_bit_could_change_a_digit(monkeypat
     assert np.array_equal(actual.eval['precision'], expected.eval['precision'])
 
 
-@pytest.mark.parametrize('score_thr', [0.0, 0.4])
-def test_what_is_right_at_a_score_is_what_coco_matches(coco, tmp_path, score_thr):
+def test_what_is_right_at_a_score_is_what_coco_matches(coco, tmp_path):
+    score_thr = 0.4
     prefix = str(tmp_path / 'predictions')
     metric, _ = evaluated(coco, near_the_truth, score_thr=score_thr, outfile_prefix=prefix)
     tables = {tables.of: tables for tables in metric.error_tables()}
@@ -306,14 +305,6 @@ def test_errors_are_counted_if_nothing_is_detected(coco):
     ('kwargs', 'names'),
     [
         (dict(classwise=False), NAMES),
-        (dict(classwise=False, metric_items=['mAP_50', 'AR@100']), ('mAP_50', 'AR@100')),
-        (
-            dict(metric_items=['mAP']),
-            (
-                'mAP',
-                *(f'{p}_{c}' for p in ('AP', 'AP50') for c in ('circle', 'square', 'triangle')),
-            ),
-        ),
         (
             dict(metric_items=['mAP'], iou_thrs=[0.75]),
             ('mAP', 'AP_circle', 'AP_square', 'AP_triangle'),

@@ -7,12 +7,10 @@ import torch
 from helpers import ROOT
 from helpers.heads import narrow
 from helpers.resumed_runs import assert_same_run, hooks, interrupted, resumed
-from helpers.segmentors import build
 from helpers.toy import toy_runner
 from mmengine.config import ConfigDict
 from mmengine.optim import OptimWrapper, build_optim_wrapper
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, DefaultScope
-from mmengine.structures import PixelData
 from torch import nn
 
 from xcit_mm import UserError
@@ -111,13 +109,6 @@ def test_groups_have_the_options_of_mmengine_in_the_order_of_the_model(caplog):
     assert len(separate.optimizer.param_groups) == 49
 
 
-def test_a_shared_layer_is_updated_once():
-    model = Stack()
-    model.other = nn.Sequential(model.layer1)
-    parameters = [p for g in wrapped(model, MERGED).optimizer.param_groups for p in g['params']]
-    assert len(parameters) == len({*parameters}) == len([*model.parameters()])
-
-
 @pytest.mark.parametrize('fused', [False, True])
 def test_merged_groups_give_the_weights_of_separate_ones(fused):
     """Bit for bit, with clipped gradients and schedules, which mmengine logs as before."""
@@ -145,27 +136,9 @@ def detector(name: str):
     return model, demo_mm_inputs(2, (3, 96, 96), [3, 3], num_classes=3, with_mask=True)
 
 
-def segmentor(name: str):
-    model = build(name)
-    model.data_preprocessor.size = (96, 96)  # instead of the crops of the config
-    from mmseg.structures import SegDataSample
-
-    labels = PixelData(data=torch.randint(0, 150, (1, 96, 96)))
-    samples = [SegDataSample(gt_sem_seg=labels, metainfo=dict(img_shape=(96, 96)))] * 2
-    return model, dict(inputs=[*torch.randint(0, 256, (2, 3, 96, 96))], data_samples=samples)
-
-
-@pytest.mark.parametrize(
-    'task',
-    [
-        lambda: detector('cascade_mask_rcnn_xcit_n12_16_shapes'),
-        lambda: segmentor('sem_fpn_xcit_t12_16_80k'),
-    ],
-    ids=['mask_rcnn', 'sem_fpn'],
-)
-def test_models_of_mmdet_and_mmseg_train_as_with_separate_groups(task):
+def test_a_model_of_mmdet_trains_as_with_separate_groups():
     torch.manual_seed(0)
-    initial, data = task()
+    initial, data = detector('cascade_mask_rcnn_xcit_n12_16_shapes')
     results = []
     for constructor in (MERGED, SEPARATE):
         model = deepcopy(initial).train()

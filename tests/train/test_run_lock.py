@@ -55,16 +55,6 @@ def test_a_second_holder_is_refused(tmp_path):
         pass
 
 
-def test_child_processes_of_the_holder_do_not_hold_the_folder(tmp_path):
-    """Such as data workers, which may outlive it by some seconds."""
-    lock = hold(tmp_path)
-    lock.__enter__()
-    with process(lambda: None):
-        lock.__exit__(None, None, None)
-        with holder(tmp_path):
-            pass
-
-
 def test_a_restarted_run_waits_for_the_one_before(tmp_path, monkeypatch):
     monkeypatch.setenv('TORCHELASTIC_RESTART_COUNT', '1')
     monkeypatch.setattr(run_lock, 'TIMEOUT', 600)
@@ -72,15 +62,6 @@ def test_a_restarted_run_waits_for_the_one_before(tmp_path, monkeypatch):
         end = process(lambda: (time.sleep(1), os.kill(pid, signal.SIGKILL)))
         with end, hold(tmp_path):
             pass
-
-
-def test_a_disk_without_locks_is_used_without_one(tmp_path, monkeypatch):
-    def flock(*args):
-        raise OSError(37, 'No locks available')
-
-    monkeypatch.setattr('fcntl.flock', flock)  # in place of such a disk
-    with hold(tmp_path) as is_locked:
-        assert not is_locked
 
 
 @pytest.mark.parametrize('is_distributed', [False, True])

@@ -254,10 +254,6 @@ def test_two_processes_train_and_measure_what_one_does(
             dict(stream=dict(memory='1KiB', store=None)),
             r'\d+\.jpg: the stores need .* but the limit is .*: name a folder for the stores with',
         ),
-        (
-            dict(model=dict(decode_head=dict(loss_decode=dict(type='FocalLoss', **DELETED)))),
-            r'FocalLoss \(decode\) cannot be computed tile by tile; use',
-        ),
     ],
 )
 def test_a_run_that_cannot_be_streamed_ends_before_its_first_step(

@@ -11,10 +11,9 @@ from xcit_mm.train.checkpoints.recipe import compare_recipes, recipe_of
 from xcit_mm.train.checkpoints.training_state import require_training_state
 
 
-@pytest.mark.parametrize('content', [None, 3, [], 'a', {'a': torch.zeros(1)}])
-def test_weights_alone_cannot_be_resumed(content):
+def test_weights_alone_cannot_be_resumed():
     with pytest.raises(UserError, match=r'run\.pth cannot be resumed.*load_from=run\.pth'):
-        require_training_state(content, 'run.pth')
+        require_training_state({'a': torch.zeros(1)}, 'run.pth')
 
 
 def test_a_checkpoint_of_another_optimizer_is_an_error(tmp_path):
@@ -64,14 +63,11 @@ DETECTOR = ROOT / 'configs/mask_rcnn_xcit_n12_16_shapes.py'
             },
             'optim_wrapper.paramwise_cfg.layer_decay=0.7 (before: None): this has no effect',
         ),
-        ({'model.backbone.drop_path_rate': 0.2}, 'model.backbone.drop_path_rate=0.2 (before: '),
         (
             {'optim_wrapper.accumulative_counts': 2},
             'optim_wrapper.accumulative_counts=2 (before: None): the steps from here on differ',
         ),
-        ({'optim_wrapper.type': 'OptimWrapper'}, "optim_wrapper.type='OptimWrapper' (before: "),
         ({'pretrained': 'other.pth', 'train_dataloader.num_workers': 7}, None),
-        ({'train_cfg.max_iters': 900, 'train_cfg.val_interval': 300}, None),
         ({'model.test_cfg.rcnn.score_thr': 0.1, 'model.backbone.with_cp': True}, None),
     ],
 )

@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..base.file_headers import MAX_TEXT
 from ..base.files import open_regular
 from ..base.finder import IMAGE_SUFFIXES, ZARR, LeftOut, in_order, walk
+from ..data.tiff.file_headers import MAX_TEXT
 from ..large.files.rasters import RASTERS
 from ..large.files.slides import SLIDES
 from ..large.files.virtual_rasters import VIRTUAL

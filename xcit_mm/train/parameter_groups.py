@@ -56,7 +56,7 @@ class MergedGroupsConstructor(DefaultOptimWrapperConstructor):
         for group in groups:
             # Options that a group lacks are those of the optimizer.
             options = {**self.optimizer_cfg, **group, 'params': None}
-            members = next((found for other, _, found in merged if other == options), None)
+            members = next((of_group for other, _, of_group in merged if other == options), None)
             if members is None:
                 merged.append((options, group, members := {}))
             # Parameters that modules share come several times.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.labeling_tools import DATASETS, converted, cvat, drawn, labelme, labelstudio, region
+from helpers.labeling_tools import converted, cvat, drawn, labelme, labelstudio, region
 from helpers.other_layouts import BASE, voc_object, write_xml, write_yaml
 from PIL import Image
 
@@ -72,11 +72,9 @@ def fifo(path: Path) -> None:
     ('name', 'content', 'message'),
     [
         ('images/train/a.png', fifo, 'Not a regular file'),
-        ('labels/train/a.txt', b'\xff', 'UnicodeDecodeError'),
         ('list.txt', b'images/val/a.png\nmissing.png', 'no image'),
         ('Annotations/a.xml', BOMB.encode(), 'XML entities'),
         ('Annotations/a.xml', BOMB.encode('utf-16'), 'XML entities'),
-        ('Annotations/a.xml', b'<foo/>', 'the root element is <foo>'),
         ('Annotations/a.xml', OTHER_SIZE, r'size \(30, 30\), but .*a\.png has \(40, 30\) pixels'),
         ('JPEGImages/a.bmp', b'', r'is a .*a\.bmp or .*a\.png\?'),
         ('ImageSets/Main/train.txt', b'a\nb\nc', 'no image c '),
@@ -100,7 +98,6 @@ def test_a_bad_file_is_named(prepare, voc, yolo, name, content, message):
     ('text', 'message'),
     [
         ('path: .\nnames: [a', r'data\.yaml: ParserError: while parsing a flow sequence'),
-        ('names: {1: a, 2: b}', 'numbered from 0'),
         ('names: [a, b, a]', 'not a list of unique texts'),
         ('names: [a]\ntrain: no', r'data\.yaml: train: no does not exist'),
         ('names: [a]', 'too few images to train on'),
@@ -162,19 +159,15 @@ def test_an_object_is_cut_if_one_of_its_parts_reaches_beyond_the_image(folder, c
 
 BAD_SHAPES = [
     (drawn('polygon', [1, 2], [3, 4]), 'the points are not at least three pairs of numbers'),
-    (drawn('polygon', [1, 2], [3, 4], [5, None]), 'not a finite number'),
     (drawn('cube', [1, 2]), 'shapes of the type cube are not supported'),
-    (drawn('mask', [1, 2], [3, 4], mask='!'), 'Error'),
     (drawn('mask', [1, 2], [3, 4], mask=bomb()), 'DecompressionBombError: '),
     ({**drawn('rectangle', [1, 2], [5, 9]), 'label': 'plum'}, r'plum is not a class in classes\.t'),
 ]
 MASK = '<mask label="circle" left="{}" top="1" width="4" height="2" rle="{}"/>'
 BAD_ELEMENTS = [
     ('<box label="circle" xtl="1" ytl="1" xbr="9"/>', "KeyError: 'ybr'"),
-    ('<cuboid label="circle"/>', 'a cuboid is not supported'),
     (MASK.format(1, '3, 4'), 'cannot reshape'),
     (MASK.format(1, '8'), 'the mask has no pixel'),
-    (MASK.format(58, '0, 8'), 'is not within it'),
     (MASK.format(-1, '0, 8'), 'is not within it'),
 ]
 BAD_RESULTS = [
@@ -211,14 +204,12 @@ def rewritten(name: str, content: str) -> Callable[[Path], object]:
     [
         ('labelme', lambda folder: None, 'has no JSON file of LabelMe'),
         ('labelme', rewritten('a.json', '{'), r'a\.json: JSONDecodeError'),
-        ('labelme', rewritten('a.json', '[1]'), r'a\.json: not a file of LabelMe'),
         (
             'labelme',
             rewritten('a.json', '{"shapes": [], "imagePath": "c.png", "imageData": "eA=="}'),
             r'the image inside the file is not read: no image c\.png',
         ),
         ('cvat', lambda folder: None, r'no annotations\.xml there: unpack the export'),
-        ('cvat', rewritten('annotations.xml', BOMB), 'XML entities'),
         (
             'cvat',
             rewritten('annotations.xml', '<annotations><track/></annotations>'),
@@ -240,21 +231,6 @@ def test_a_bad_file_of_a_tool_is_one_sentence(folder, tool, write, message):
     write(folder)
     with pytest.raises(UserError, match=message):
         converted(tool, folder)
-
-
-@pytest.mark.parametrize('tool', DATASETS)
-def test_any_text_may_be_the_name_of_an_image(folder, tool):
-    name = f'data:image/png;base64,{"QUJD" * 100}'
-    task = dict(data=dict(image=name), annotations=[dict(result=[])])
-    write = dict(
-        labelme=rewritten('a.json', json.dumps(dict(shapes=[], imagePath=name))),
-        cvat=rewritten('annotations.xml', f'<annotations><image name="{name}"/></annotations>'),
-        labelstudio=rewritten('e.json', json.dumps([task])),
-    )
-    write[tool](folder)
-    with pytest.raises(UserError, match=r'no image data:imag.* \.\.\. .* .looked for /') as raised:
-        converted(tool, folder)
-    assert len(str(raised.value)) < 1000
 
 
 def test_an_image_that_is_annotated_twice_is_named(folder):

@@ -92,10 +92,7 @@ def test_things_become_the_first_classes_and_boxes_are_measured(own, tmp_path):
     ('name', 'split'),
     [
         ('panoptic_val2017', 'val'),
-        ('panoptic_trainval', 'trainval'),
-        ('panoptic_Test', 'test'),
         ('own_validation', 'val'),
-        ('panoptic_intervals', 'train'),
         ('panoptic_latest', 'train'),
     ],
 )
@@ -121,17 +118,13 @@ def change(edit: Callable[[dict], object]) -> Callable[[Path], object]:
     ('spoil', 'message'),
     [
         (png((3, 0, 0)), r'a\.png: 1 segments, such as 3, are not in panoptic\.json'),
-        (png((7, 0, 0)), r'a\.png: segment 256: the mask has no pixel'),
         (png((7, 0, 0), (4, 4)), r'a\.png: 4x4 pixels, unlike its image'),
         (
             lambda root: (root / 'annotations/panoptic/a.png').unlink(),
             r'a\.png: its label file is miss',
         ),
-        (lambda root: (root / 'images/a.jpg').unlink(), r'panoptic\.json: no image a\.jpg'),
         (change(lambda c: c['annotations'].pop(0)), r'no annotation of a\.jpg'),
-        (change(lambda c: c['images'][0].update(width=9)), 'a.png: 8x6 pixels, unlike its image'),
         (change(lambda c: c['categories'][0].pop('isthing')), 'has the isthing None'),
-        (change(lambda c: c['categories'][0].update(name='dog')), 'not a list of unique texts'),
     ],
 )
 def test_what_cannot_be_used_is_named(own, tmp_path, spoil, message):
@@ -140,14 +133,10 @@ def test_what_cannot_be_used_is_named(own, tmp_path, spoil, message):
         convert(ForeignPanopticDataset(own), tmp_path / 'out', BASE, PANOPTIC)
 
 
-def test_files_of_a_dataset_must_have_the_same_classes(own, tmp_path):
+def test_files_of_a_dataset_must_have_the_same_classes(own):
     text = (own / 'annotations/panoptic.json').read_text()
     (own / 'annotations/panoptic_val.json').write_text(text.replace('sky', 'sea'))
     with pytest.raises(
         UserError, match=r'panoptic_val\.json has the classes dog, sea \(1 things\), but .*, sky'
     ):
         ForeignPanopticDataset(own)
-    with pytest.raises(UserError, match='has no JSON file of panoptic annotations: name the file'):
-        ForeignPanopticDataset(own / 'images')
-    with pytest.raises(UserError, match='does not exist'):
-        ForeignPanopticDataset(tmp_path / 'gone')

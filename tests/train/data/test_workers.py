@@ -129,7 +129,6 @@ def test_a_worker_ends_at_a_signal_of_the_training():
     [
         ('unsendable', True),
         ('larger than shared memory', True),
-        ('SIGKILL', True),
         ('SIGKILL', False),
     ],
 )

@@ -78,7 +78,4 @@ def test_a_resumed_run_stops_at_the_same_step(tmp_path):
 def test_a_batch_of_one_image_is_refused(tmp_path):
     with pytest.raises(UserError) as refused:
         run(tmp_path, [0.5], **{'train_dataloader.batch_size': 1}).train()
-    assert str(refused.value) == (
-        'train_dataloader.batch_size=1: the features of one image have no spread, so a collapse '
-        'would not be noticed: write at least 2'
-    )
+    assert str(refused.value).startswith('train_dataloader.batch_size=1: the features of one')

@@ -118,22 +118,6 @@ def test_of_many_metrics_the_first_are_plotted_and_all_are_in_a_table(tmp_path, 
     assert 'small' not in str(rows)  # no object has that size
 
 
-def test_numbers_beside_the_loss_and_accuracies_are_shown(tmp_path):
-    numbers = dict(teacher_entropy=2, feature_spread=0.7, own=1, lr=0.1, grad_norm=1)
-    write_lines(tmp_path / 'losses.jsonl', dict(iter=1, epoch=1, base_lr=1, loss=3, **numbers))
-    accuracies = [
-        {'iter': i, 'knn/top1': v, 'knn/top5': 99} for i, v in ((1, 60), (2, 80), (3, 70))
-    ]
-    write_lines(tmp_path / 'metrics.jsonl', *accuracies)
-    plotted = [name for name, _ in plots.choose_plots([read_run(tmp_path)])]
-    expected = ['loss', 'knn/top1', 'teacher_entropy', 'feature_spread', 'own', 'lr', 'grad_norm']
-    assert plotted == expected
-    page, rows = page_of([tmp_path], tmp_path / 'out.html')
-    assert ['iter', '3', '2'] in rows and ['k-NN accuracy, top 1', '70', '80'] in rows
-    for name in ('Spread of the features', 'Entropy of the teacher, nats', 'k-NN accuracy, perc'):
-        assert name in page
-
-
 def test_metrics_have_titles():
     titles = {
         'coco/segm_mAP': 'Mask AP',
@@ -235,13 +219,7 @@ def test_a_training_leaves_its_information_and_says_where_its_report_is(toy_run,
 def test_a_damaged_line_is_named_unless_a_killed_run_did_not_finish_it(tmp_path):
     """A resume refuses it as well, and keeps the file."""
     log = tmp_path / 'losses.jsonl'
-    for line in (
-        '{"iter": "\\u001b[2J"}',
-        '{"iter": null}',
-        '{"iter": 3, "loss": 0.',
-        '[]',
-        '\0\0',
-    ):
+    for line in ('{"iter": "\\u001b[2J"}', '{"iter": 3, "loss": 0.', '[]'):
         log.write_text(f'{{"iter": 1, "loss": 1}}\n{line}\n')
         before = log.read_bytes()
         _, (problem,) = read_runs([tmp_path])
@@ -252,14 +230,6 @@ def test_a_damaged_line_is_named_unless_a_killed_run_did_not_finish_it(tmp_path)
         assert log.read_bytes() == before
     log.write_text('{"iter": 1}\n{"iter": 3, "loss": 0.')
     assert [line['iter'] for line in read_run(tmp_path).losses] == [1]
-
-
-def test_runs_are_named_by_their_folders(tmp_path):
-    folders = [tmp_path / name for name in ('x/a', 'y/a', 'y/b')]
-    for folder in folders:
-        write_lines(folder / 'losses.jsonl', dict(iter=1, loss=1))
-    assert [run.name for run in read_runs(folders)[0]] == ['x/a', 'y/a', 'y/b']
-    assert [run.name for run in read_runs(folders[1:])[0]] == ['a', 'b']
 
 
 @pytest.fixture
@@ -297,17 +267,14 @@ def test_out_names_a_picture_a_page_or_a_folder_for_both(plot_run, run, tmp_path
 
 
 def test_runs_that_cannot_be_drawn_are_left_out_with_a_note(plot_run, run, tmp_path):
-    damaged, empty, picture = (tmp_path / name for name in ('damaged \x1b[2J', 'empty', 'a.png'))
+    damaged, empty = tmp_path / 'damaged \x1b[2J', tmp_path / 'empty'
     damaged.mkdir()
     empty.mkdir()
-    picture.touch()
     (damaged / 'losses.jsonl').write_text('{"iter": "\\u001b[2J"}\n')
     for folders, expected, message in (
         ([run, empty], 0, f'left out: {empty} holds no run'),
-        ([run, picture], 0, f'left out: {picture} holds no run'),
         ([run, tmp_path / 'missing'], 1, 'missing does not exist'),
         ([run, damaged], 1, 'losses.jsonl cannot be read (ValueError: invalid literal for int'),
-        ([damaged], 2, 'losses.jsonl cannot be read (ValueError: invalid literal for int'),
         ([empty], 2, 'holds no run'),
     ):
         out = tmp_path / f'{len(list(tmp_path.iterdir()))}.html'

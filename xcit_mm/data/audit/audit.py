@@ -26,7 +26,6 @@ from .examples import (
     LABELS,
     ExampleCounter,
     Examples,
-    few_predictions,
     is_measured,
     missing_classes,
     refusal,
@@ -109,8 +108,8 @@ def check_dataset(
                 report.images[split] += 1
                 report.findings += seen.findings
                 if seen.examples is not None:
-                    known = examples.get(split)
-                    examples[split] = seen.examples if known is None else known + seen.examples
+                    total = examples.get(split)
+                    examples[split] = seen.examples if total is None else total + seen.examples
                     classes = dataset.metainfo['classes']
         for mixing in sampled:
             if mixing not in leaves and not report.failures:
@@ -123,7 +122,7 @@ def check_dataset(
         report.examples[split] = dict(zip(classes, of_split.counts.tolist(), strict=True))
         why = refusal(split, of_split, classes) if is_measured(cfg, split) else ''
         report.failures += [why] if why else []
-    report.remarks += missing_classes(examples, classes) + few_predictions(cfg, examples)
+    report.remarks += missing_classes(examples, classes)
     _conclude(report, cfg.max_bad_share)
     return report
 

@@ -10,7 +10,7 @@ from mmengine.config import Config
 from mmengine.logging import print_log
 
 from ...base.errors import printable
-from ...config.tree import dicts, typed_nodes
+from ...config.tree import typed_nodes
 from ..transforms.decode import image_loader
 
 OBJECTS, PIXELS, IMAGES = 'objects', 'pixels', 'images'
@@ -43,7 +43,6 @@ class Examples:
         images: The number of images with each class, (classes,).
         around: The number of examples of all classes in the images with each class, (classes,).
         number: The number of images.
-        most: The largest number of examples in an image.
     """
 
     unit: str
@@ -51,7 +50,6 @@ class Examples:
     images: np.ndarray
     around: np.ndarray
     number: int
-    most: int
 
     @classmethod
     def of(cls, unit: str, labels: Sequence[Sequence[int]], num_classes: int) -> 'Examples':
@@ -60,20 +58,19 @@ class Examples:
         flat = np.fromiter((label for of_image in labels for label in of_image), int)
         owners = np.repeat(np.arange(len(sizes)), sizes)
         image, label = np.divmod(np.unique(owners * num_classes + flat), num_classes)
-        counts, images = (np.bincount(found, minlength=num_classes) for found in (flat, label))
+        counts, images = (np.bincount(values, minlength=num_classes) for values in (flat, label))
         around = np.bincount(label, sizes[image], num_classes).astype(int)
-        return cls(unit, counts, images, around, len(sizes), int(sizes.max(initial=0)))
+        return cls(unit, counts, images, around, len(sizes))
 
     @classmethod
     def of_counts(cls, unit: str, counts: np.ndarray) -> 'Examples':
         """Return the examples of one image, given their number in each class."""
         has = (counts > 0).astype(np.int64)
-        return cls(unit, counts, has, has * counts.sum(), 1, int(counts.sum()))
+        return cls(unit, counts, has, has * counts.sum(), 1)
 
     def __add__(self, other: 'Examples') -> 'Examples':
         pairs = ('counts', 'images', 'around', 'number')
-        sums = (getattr(self, n) + getattr(other, n) for n in pairs)
-        return Examples(self.unit, *sums, max(self.most, other.most))
+        return Examples(self.unit, *(getattr(self, n) + getattr(other, n) for n in pairs))
 
 
 class ExampleCounter:
@@ -97,8 +94,10 @@ class ExampleCounter:
 
     def in_list(self, info: dict) -> Examples | None:
         """Count the examples that the dataset lists, without reading a label file."""
-        known = 'instances' in info or 'gt_label' in info
-        return examples_in_lists([info], self._num_classes) if known and self._num_classes else None
+        is_listed = 'instances' in info or 'gt_label' in info
+        if not is_listed or not self._num_classes:
+            return None
+        return examples_in_lists([info], self._num_classes)
 
     def in_labels(self, info: dict) -> Examples | None:
         """Count the pixels of each class in labels that are already loaded."""
@@ -218,22 +217,6 @@ def missing_classes(examples: Mapping[str, Examples], classes: Sequence[str]) ->
             printable(f'{split}: no {of_split.unit} of {names}{more}, which {what}{though}')
         )
     return sentences
-
-
-def few_predictions(cfg: Config, examples: Mapping[str, Examples]) -> list[str]:
-    """Return a sentence for each split with more objects in an image than the model returns."""
-    limits = {
-        f'{place}.max_per_img': node['max_per_img']
-        for place, node in dicts(cfg.get('model') or {}, 'model')
-        if 'test_cfg' in place.split('.') and type(node.get('max_per_img')) is int
-    }
-    place = min(limits, key=limits.get, default='')
-    return [
-        f'{split}: an image has {e.most} objects, but {place}={limits[place]}: raise it, or the '
-        'model cannot return all of them'
-        for split, e in examples.items()
-        if place and split != 'train' and e.unit == OBJECTS and e.most > limits[place]
-    ]
 
 
 def is_measured(cfg: Config, split: str) -> bool:

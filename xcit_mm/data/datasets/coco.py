@@ -91,7 +91,7 @@ class CheckedCocoDataset(CocoDataset):
 
     def parse_data_info(self, raw_data_info: dict) -> dict:
         image = raw_data_info['raw_img_info']
-        kept, kinds = [], {}
+        usable, kinds = [], {}
         for annotation in raw_data_info['raw_ann_info']:
             if annotation.get('ignore') and not self.test_mode:  # mmdet skips it
                 continue
@@ -107,8 +107,8 @@ class CheckedCocoDataset(CocoDataset):
                 if kind in (problems.BROKEN_MASK, problems.BROKEN_PART):
                     mask = problems.usable_mask(mask, image)
                 area = problems.area(annotation)
-                kept.append({**annotation, 'area': area, 'segmentation': mask})
-        info = super().parse_data_info({'raw_img_info': image, 'raw_ann_info': kept})
+                usable.append({**annotation, 'area': area, 'segmentation': mask})
+        info = super().parse_data_info({'raw_img_info': image, 'raw_ann_info': usable})
         for id_, kind in kinds.items():
             self.problems.append(Problem(kind, *self._place(info, id_)))
         if self._with_masks:
@@ -136,22 +136,22 @@ class CheckedCocoDataset(CocoDataset):
 
     def filter_data(self) -> list[dict]:
         filters = {} if self.test_mode else self.filter_cfg or {}
-        kept = []
+        infos = []
         for info in self.data_list:
             if filters.get('filter_empty_gt') and not info['instances']:
                 self.problems.append(Problem(problems.NO_OBJECTS, info['img_path'], None))
             elif min(info['width'], info['height']) < filters.get('min_size', 0):
                 self.problems.append(Problem(problems.TOO_SMALL, info['img_path'], None))
             else:
-                kept.append(info)
-        if not kept:
+                infos.append(info)
+        if not infos:
             cause = self.misplaced(max_share=0)
             raise UserError(
                 f'{self.ann_file}: none of its {len(self.data_list)} images is left'
                 f'{f": {cause}" if cause else ""}; {HINT}'
             )
-        self.examples = examples_in_lists(kept, len(self.metainfo['classes']))
-        return kept
+        self.examples = examples_in_lists(infos, len(self.metainfo['classes']))
+        return infos
 
     def misplaced(self, max_share: float) -> str | None:
         """Return the likely cause if more than a share of the annotations is lost, or None.

@@ -77,10 +77,10 @@ class ClassFolders(ImageFolders):
         names = [path.name for path in subfolders(folder)]
         classes = list(self._metainfo.get('classes') or names)
         if not names or not set(names) <= set(classes):
-            found = f'has the folders {", ".join(names[:5])}' if names else 'has no folders'
+            folders = f'has the folders {", ".join(names[:5])}' if names else 'has no folders'
             wanted = ', '.join(classes[:5]) or 'one for each class'
             raise UserError(
-                f'{folder} {found}, but its folders are the classes ({wanted}): rename or remove '
+                f'{folder} {folders}, but its folders are the classes ({wanted}): rename or remove '
                 'the others, or set data_root'
             )
         self._metainfo['classes'] = tuple(classes)

@@ -91,11 +91,11 @@ class CheckedPanopticDataset(CocoPanopticDataset):
 
     def parse_data_info(self, raw_data_info: dict) -> dict:
         info = super().parse_data_info(raw_data_info)
-        kept = {segment['id'] for segment in info['segments_info']}
+        ids = {segment['id'] for segment in info['segments_info']}
         self.problems += [
             Problem(problems.NO_SIZE, info['img_path'], segment['id'])
             for segment in raw_data_info['raw_ann_info']
-            if segment['id'] not in kept
+            if segment['id'] not in ids
         ]
         name = self._png_names.get(info['img_id'])
         if info['seg_map_path'] is not None and name is not None:
@@ -104,19 +104,19 @@ class CheckedPanopticDataset(CocoPanopticDataset):
         return info
 
     def filter_data(self) -> list[dict]:
-        kept = []
+        infos = []
         for info in super().filter_data():
             if info['img_id'] in self._png_names:
-                kept.append(info)
+                infos.append(info)
             else:
                 self.problems.append(Problem(problems.NO_ANNOTATION, info['img_path'], None))
-        if not kept:
+        if not infos:
             raise UserError(
                 f'{self.ann_file}: none of its {len(self.data_list)} images is left: they have no '
                 'annotation or no things, or are smaller than filter_cfg.min_size'
             )
-        self.examples = examples_in_lists(kept, len(self.metainfo['classes']))
-        return kept
+        self.examples = examples_in_lists(infos, len(self.metainfo['classes']))
+        return infos
 
     consequence = CheckedCocoDataset.consequence
 

@@ -48,8 +48,8 @@ class SegmentationFolders(BaseSegDataset):
             unused = sorted(files - {*labels, *images.values()})
             if unused and not self.ann_file:
                 remarks[f'Label files without an image, such as {unused[0]}'] = len(unused)
-        said = '; '.join(f'{remark}: {count}' for remark, count in remarks.items())
-        self.remark = said and f'{self.data_prefix["img_path"]}: {said}'
+        listed = '; '.join(f'{remark}: {count}' for remark, count in remarks.items())
+        self.remark = listed and f'{self.data_prefix["img_path"]}: {listed}'
         if self.remark:
             print_log(printable(self.remark), 'current')
         return samples
@@ -60,11 +60,11 @@ class SegmentationFolders(BaseSegDataset):
         for line in Path(self.ann_file).read_text(encoding='utf-8').splitlines():
             if name := line.strip():
                 path = Path(self.data_prefix['img_path'], name)
-                found = find_spelled(path, self.img_suffix)
-                if len(found) != 1:
-                    which = f'is {" or ".join(map(str, found))}' if found else 'is missing'
+                files = find_spelled(path, self.img_suffix)
+                if len(files) != 1:
+                    which = f'is {" or ".join(map(str, files))}' if files else 'is missing'
                     raise UserError(f'{self.ann_file}: the image {path} {which}: correct the list')
-                images[name] = found[0]
+                images[name] = files[0]
         return images
 
     def _found(self, left: LeftOut) -> dict[str, Path]:

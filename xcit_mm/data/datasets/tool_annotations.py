@@ -1,7 +1,6 @@
 """Adapts what some tools write into COCO files to what mmdet and pycocotools expect."""
 
 import posixpath
-import re
 from contextlib import suppress
 from math import isfinite
 from pathlib import Path
@@ -11,8 +10,6 @@ from urllib.parse import unquote
 
 from ...base.errors import UserError
 from ..transforms.rotation import rotated_box
-
-NOT_OF_URL = re.compile('%(?![0-9A-Fa-f]{2})')
 
 
 def adapt(path: str | Path, content: dict[str, Any]) -> list[str]:
@@ -58,15 +55,11 @@ def is_box(box: Any) -> bool:
 
 
 def same_files(path: str | Path, images: list[dict]) -> dict[int, int]:
-    """Return the ids of images whose file has an earlier id, and that id.
-
-    Names are those of URLs, unless one of them has a percent sign that no URL has.
-    """
-    decoded = str if any(NOT_OF_URL.search(i['file_name']) for i in images) else unquote
+    """Return the ids of images whose file has an earlier id, and that id."""
     first: dict[tuple, dict] = {}
     same = {}
     for image in images:
-        name = normalize('NFC', posixpath.normpath(decoded(image['file_name'])))
+        name = normalize('NFC', posixpath.normpath(unquote(image['file_name'])))
         other = first.setdefault((name, image.get('frame')), image)
         if other['id'] == image['id']:
             continue
@@ -83,14 +76,14 @@ def same_files(path: str | Path, images: list[dict]) -> dict[int, int]:
 def _join(content: dict[str, Any], same: dict[int, int]) -> None:
     """Give the objects of images to other images, each object once."""
     content['images'] = [image for image in content['images'] if image['id'] not in same]
-    targets, seen, kept = {*same.values()}, set(), []
+    targets, seen, joined = {*same.values()}, set(), []
     for annotation in content.get('annotations', ()):
         annotation['image_id'] = same.get(annotation['image_id'], annotation['image_id'])
         described = repr({**annotation, 'id': None})
         if annotation['image_id'] not in targets or described not in seen:
-            kept.append(annotation)
+            joined.append(annotation)
         seen.add(described)
-    content['annotations'] = kept
+    content['annotations'] = joined
 
 
 def _rotate(annotation: dict) -> bool:

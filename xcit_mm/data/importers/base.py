@@ -14,7 +14,7 @@ import numpy as np
 
 from ...base.errors import UserError, one_line, printable
 from ...base.files import parse_xml, read_regular
-from ...base.finder import IMAGE_SUFFIXES, find_spelled, images_beside
+from ...base.finder import IMAGE_SUFFIXES, find_spelled
 from ..transforms.decode import Size, explained
 
 SPLITS = ('train', 'val', 'trainval', 'test')
@@ -110,10 +110,6 @@ class ForeignDataset(ABC):
         """Count files or folders that are not used, for the report."""
         if paths:
             self.remarks[f'{what}, such as {paths[0]}, left out'] += len(paths)
-
-    def note_unused(self) -> None:
-        """Count the images in the folders of the listed images that no label or list names."""
-        self.leave_out('Images without a label or not listed', images_beside(self.labels))
 
 
 def find_image(name: str, candidates: Sequence[Path], place: object) -> Path:

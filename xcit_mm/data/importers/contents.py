@@ -14,6 +14,7 @@ from shapely.geometry import Polygon
 
 from ...base.errors import UserError
 from ...base.files import open_regular
+from ...base.finder import images_beside
 from ..audit.annotations import require_encodable
 from ..transforms.decode import size_of
 from . import areas
@@ -44,7 +45,7 @@ class Contents:
 
 def read_contents(dataset: ForeignDataset) -> Contents:
     """Read all labels of a dataset, and the size of each image."""
-    dataset.note_unused()
+    dataset.leave_out('Images without a label or not listed', images_beside(dataset.labels))
     contents = Contents(problems=Problems(dataset.problems), remarks=dataset.remarks)
     images = dict.fromkeys(image for images in dataset.splits.values() for image in images)
     for image in track(images, 'Reading', console=Console(stderr=True)):

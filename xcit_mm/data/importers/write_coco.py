@@ -20,7 +20,6 @@ from .base import IGNORED, SPLITS, ForeignDataset, absolute
 from .contents import Contents, Images, read_contents, require_good
 
 HELD_OUT = 10  # every tenth image is for validation if the dataset has no split for it
-HELD_OUT_REMARK = 'Images for validation, which the dataset has no split for'
 MAX_PRINTED = 50  # problems of labels
 
 # The recipe of the config.
@@ -108,8 +107,7 @@ def convert(
         counts = Counter(name for _, objects in images.values() for name, _ in objects)
         listed = ', '.join(f'{name} {counts[name]}' for name in classes)
         num_objects = sum(counts[name] for name in classes)
-        found = f'{_counted(len(images), "image")}, {_counted(num_objects, "object")}'
-        lines.append(f'{split}.json: {found}: {listed}')
+        lines.append(f'{split}.json: {len(images)} images, {num_objects} objects: {listed}')
         labels = [
             [classes.index(n) for n, fields in objects if n in classes and not fields['iscrowd']]
             for _, objects in images.values()
@@ -125,10 +123,6 @@ def convert(
     lines += ['Read every image, then train:', f'    tools/check_dataset.py {path}']
     for line in (*lines, f'    tools/train.py {path}'):
         print(printable(commands(line)))
-
-
-def _counted(number: int, noun: str) -> str:
-    return f'{number} {noun}{"s" * (number != 1)}'
 
 
 def _classes(dataset: ForeignDataset, contents: Contents) -> list[str]:
@@ -155,7 +149,8 @@ def _usable_splits(dataset: ForeignDataset, contents: Contents) -> dict[str, Ima
         images = [*train]
         held_out = images[HELD_OUT - 1 :: HELD_OUT] or images[-1:]
         splits['val'] = {image: train.pop(image) for image in held_out}
-        contents.remarks[HELD_OUT_REMARK] = len(held_out)
+        remark = 'Images for validation, which the dataset has no split for'
+        contents.remarks[remark] = len(held_out)
     if not train:
         raise UserError(f'{dataset.folder}: too few images to train on: is it the right folder?')
     for split in splits.keys() & {'val', 'test'}:

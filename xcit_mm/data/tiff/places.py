@@ -12,8 +12,8 @@ from xml.etree.ElementTree import Element, ParseError
 import numpy as np
 
 from ...base.errors import UserError, one_line
-from ...base.file_headers import require_modest_header
 from ...base.files import parse_xml, read_regular
+from .file_headers import require_modest_header
 from .reference_systems import crs_of, require_plain
 
 # The drivers of GDAL by suffix. Without a driver, GDAL looks at the content, so a text file that
@@ -137,8 +137,8 @@ def are_laid_by_pixels(
     if tuple(size) != tuple(image_size):
         return False
     pixels = np.meshgrid(*(np.linspace(0.5, n - 0.5, SURVEY) for n in size[::-1]))
-    found = pixels_at(raster, size, *applied(image.transform, *pixels), image.crs)
-    return found is not None and bool(np.abs(found - pixels).max() < SAME_PIXEL)
+    same = pixels_at(raster, size, *applied(image.transform, *pixels), image.crs)
+    return same is not None and bool(np.abs(same - pixels).max() < SAME_PIXEL)
 
 
 def pixels_at(

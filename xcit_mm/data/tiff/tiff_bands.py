@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...base.errors import UserError, one_line
-from ...base.file_headers import Tags, require_modest_tiff
+from .file_headers import Tags, require_modest_tiff
 
 DRIVER = 'GTiff'  # the only driver of GDAL that reads the files of a dataset
 NAME = 'image.tif'  # of a file in memory, in messages of GDAL

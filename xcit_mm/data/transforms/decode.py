@@ -19,9 +19,9 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from ...base.errors import ArgumentError, UserError, printable, reason
-from ...base.file_headers import TIFF
 from ...base.files import read_regular
 from ...base.finder import spelled
+from ..tiff.file_headers import TIFF
 from ..tiff.places import NOWHERE, are_laid_by_pixels, elsewhere, place_of_file, shown_orientation
 from ..tiff.tiff_bands import color_bands, opened_tiff, read_bands, upright
 

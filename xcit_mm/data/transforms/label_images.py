@@ -9,9 +9,9 @@ from mmengine.registry import TRANSFORMS
 from PIL import Image
 
 from ...base.errors import UserError, reason
-from ...base.file_headers import TIFF
 from ...base.finder import spelled
 from ..datasets.labels import class_numbers, new_labels
+from ..tiff.file_headers import TIFF
 from ..tiff.places import shown_orientation
 from ..tiff.tiff_bands import opened_tiff, read_bands, upright
 from .decode import LABELS_MISSING, LABELS_UNREADABLE, OPENERS, BadImageError, LoadImage

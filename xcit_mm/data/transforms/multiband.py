@@ -6,7 +6,7 @@ import numpy as np
 from mmengine.registry import TRANSFORMS
 
 from ...base.errors import UserError
-from ...base.file_headers import TIFF
+from ..tiff.file_headers import TIFF
 from ..tiff.places import shown_orientation
 from ..tiff.tiff_bands import opened_tiff, page_names, read_bands, read_pages, upright
 from .decode import EMPTY, UNREADABLE, BadImageError, LoadImage, Size

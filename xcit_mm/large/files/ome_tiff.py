@@ -11,9 +11,9 @@ import numpy as np
 
 from ...base.environment import quiet, require
 from ...base.errors import UserError, one_line
-from ...base.file_headers import require_modest_tiff
 from ...base.files import open_regular, parse_xml
 from ...base.geometry import Window
+from ...data.tiff.file_headers import require_modest_tiff
 from .image_source import ImageSource, require_few_channels, state_of_file
 from .levels import require_level
 from .pixel_sizes import MICROMETERS, in_micrometers, pixel_size_of

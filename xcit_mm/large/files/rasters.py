@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import UserError
-from ...base.file_headers import Tags, require_modest_header
 from ...base.geometry import Window
+from ...data.tiff.file_headers import Tags, require_modest_header
 from ...data.tiff.places import ALONE, NOWHERE, RASTERS, place_of
 from ...data.tiff.tiff_bands import Bands, color_bands, stored_bands
 from .blocks import require_small_blocks

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from ...base.file_headers import require_modest_tiff
 from ...base.http import read_range
+from ...data.tiff.file_headers import require_modest_tiff
 from .rasters import GdalImage
 
 REMOTE = ('.tif', '.tiff', '.btf', '.tf8')

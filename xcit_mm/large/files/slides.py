@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from ...base.environment import require
-from ...base.file_headers import require_own_files
 from ...base.geometry import Window, tiles
+from ...data.tiff.file_headers import require_own_files
 from .blocks import require_small_blocks
 from .image_source import SourceWithGaps
 from .levels import require_level

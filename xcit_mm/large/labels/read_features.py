@@ -12,8 +12,8 @@ import shapely
 from shapely.geometry import shape
 
 from ...base.errors import UserError, one_line, reason
-from ...base.file_headers import SQLITE
 from ...base.files import read_regular
+from ...data.tiff.file_headers import SQLITE
 from ...data.tiff.reference_systems import crs_of
 from ..files.crs_names import crs_name
 from ..files.image_source import ImageSource, errors_of

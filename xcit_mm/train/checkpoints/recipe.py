@@ -76,20 +76,20 @@ def compare_recipes(
     Returns sentences about what has changed, and the recipe that the run continues with.
     """
     changed = changed_places(before, now)
-    kept = {name for name in changed if OF_CHECKPOINT.match(name)}
+    ignored = {name for name in changed if OF_CHECKPOINT.match(name)}
     sentences = []
-    if kept:
+    if ignored:
         sentences.append(
-            f'{listed_changes(before, now, kept)}: this has no effect, because a resumed run keeps '
-            'the learning rate, the schedule and the other options of its optimizer; to change '
-            'them, start a run from the weights: --cfg-options load_from=FILE'
+            f'{listed_changes(before, now, ignored)}: this has no effect, because a resumed run '
+            'keeps the learning rate, the schedule and the other options of its optimizer; to '
+            'change them, start a run from the weights: --cfg-options load_from=FILE'
         )
-    if changed - kept:
+    if changed - ignored:
         sentences.append(
-            f'{listed_changes(before, now, changed - kept)}: the steps from here on differ from an '
-            'uninterrupted run'
+            f'{listed_changes(before, now, changed - ignored)}: the steps from here on differ from '
+            'an uninterrupted run'
         )
-    continued = {name: before.get(name) if name in kept else now.get(name) for name in changed}
+    continued = {name: before.get(name) if name in ignored else now.get(name) for name in changed}
     return sentences, {k: v for k, v in {**now, **continued}.items() if v is not None}
 
 

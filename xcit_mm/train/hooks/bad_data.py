@@ -12,7 +12,6 @@ from ...base.processes import cpu_group
 from ...data.audit.annotations import HINT, LOST_SHARE
 from ...data.audit.examples import (
     examples_of,
-    few_predictions,
     is_measured,
     missing_classes,
     refusal,
@@ -104,7 +103,7 @@ def _examine(runner: Runner) -> list[str]:
         counted[split], classes = examples, dataset.metainfo['classes']
         if why := refusal(split, examples, classes):
             raise UserError(why)
-    return missing_classes(counted, classes) + few_predictions(runner.cfg, counted)
+    return missing_classes(counted, classes)
 
 
 def _check_annotations(dataset: Any, max_bad_share: float) -> None:

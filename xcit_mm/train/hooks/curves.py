@@ -68,9 +68,9 @@ class CurveHook(Hook):
             return
         with all_processes(cpu_group()):
             if is_main_process():
-                known = _ids(Path(runner.work_dir)) if runner._resume else {}
+                ids = _ids(Path(runner.work_dir)) if runner._resume else {}
                 try:
-                    self._id = self._connect(runner, known.get(self.name))
+                    self._id = self._connect(runner, ids.get(self.name))
                 except Exception as error:  # of its own kind in each package
                     raise UserError(
                         f'--logger {self.name} cannot start ({reason(error)}): {self.remedy}'

@@ -50,5 +50,5 @@ def largest_image(dataset: Any) -> tuple[str, tuple[int, int] | None]:
         path = dataset.get_data_info(index)['img_path']
         if path not in sizes:  # a dataset may be repeated
             sizes[path] = image_size(path)
-    known = {path: size for path, size in sizes.items() if size is not None}
-    return max(known.items(), key=lambda item: item[1][0] * item[1][1], default=('', None))
+    readable = {path: size for path, size in sizes.items() if size is not None}
+    return max(readable.items(), key=lambda item: item[1][0] * item[1][1], default=('', None))

@@ -273,12 +273,12 @@ class CocoAPMetric(CocoMetric):
 
 def _most_certain(entries: Sequence[dict], limit: int) -> list[dict]:
     """Return the detections of an image that the precisions count: ``limit`` of each class."""
-    kept, numbers = [], Counter()
+    counted, numbers = [], Counter()
     for entry in sorted(entries, key=lambda entry: -entry['score']):
         numbers[entry['category_id']] += 1
         if numbers[entry['category_id']] <= limit:
-            kept.append(entry)
-    return kept
+            counted.append(entry)
+    return counted
 
 
 def figures(evaluation: COCOeval) -> dict[str, float]:

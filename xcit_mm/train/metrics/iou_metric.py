@@ -33,13 +33,13 @@ class ClassIoUMetric(IoUMetric):
     def process(self, data_batch: dict, data_samples: Sequence[dict[str, Any]]) -> None:
         """Count the pixels of each pair of a label and a prediction in each image."""
         for sample in data_samples:
-            known = len(self.results)
+            start = len(self.results)
             if 'label_windows' not in sample:
                 super().process(data_batch, [sample])
             elif 'pred_sem_seg' in sample:
                 self.results.append(self._cells_of_windows(sample))
             # At most one result for an image, because mmengine drops what fills the last batch.
-            self.results[known:] = [(sample.get('img_path', ''), r) for r in self.results[known:]]
+            self.results[start:] = [(sample.get('img_path', ''), r) for r in self.results[start:]]
 
     def _cells_of_windows(self, sample: dict[str, Any]) -> Cells:
         predicted, number = sample['pred_sem_seg']['data'][0], len(self.dataset_meta['classes'])

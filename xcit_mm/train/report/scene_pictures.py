@@ -38,13 +38,13 @@ def scene_pictures(
     if 'gt_instances' in sample:
         pictures.append(_annotated(picture, image.size, sample.gt_instances, classes, palette))
     if 'pred_instances' in sample:
-        found = sample.pred_instances
+        instances = sample.pred_instances
         objects = LargeDetections(
             image=picture,
-            boxes=found.bboxes.numpy(),
-            scores=found.scores.numpy(),
-            labels=found.labels.numpy(),
-            masks=found.get('masks'),
+            boxes=instances.bboxes.numpy(),
+            scores=instances.scores.numpy(),
+            labels=instances.labels.numpy(),
+            masks=instances.get('masks'),
             classes=classes,
             palette=palette,
             size=image.size,

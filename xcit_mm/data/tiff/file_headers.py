@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from .errors import UserError, one_line
-from .files import open_regular
+from ...base.errors import UserError, one_line
+from ...base.files import open_regular
 
 TIFF, SQLITE = (b'II', b'MM'), b'SQLite format 3\x00'
 WRITE_AHEAD = 2  # a format of SQLite that creates files next to the database, even to read it
