@@ -144,15 +144,15 @@ class StreamedModel(nn.Module):
             passes = Passes(module.backbone, image, group=self.group)
             passes.workspace = self._workspace(passes, image.size)
             try:
-                found = results_of(module, passes, image.size, self._made, progress=progress)
+                outputs = results_of(module, passes, image.size, self._of_pixel, progress=progress)
             finally:
                 passes.workspace.remove()  # memory maps of its files remain
             source.require_unchanged()
         sample.scene = image  # for pictures
-        if found is not None and self._is_segmentor:
-            sample.pred_sem_seg = PixelData(data=torch.from_numpy(found['labels'])[None])
-        elif found is not None:
-            sample.pred_instances = _instances(**found)
+        if outputs is not None and self._is_segmentor:
+            sample.pred_sem_seg = PixelData(data=torch.from_numpy(outputs['labels'])[None])
+        elif outputs is not None:
+            sample.pred_instances = _instances(**outputs)
         return [sample]
 
     val_step = test_step
@@ -177,12 +177,12 @@ class StreamedModel(nn.Module):
 
     def _workspace(self, passes: Passes, size: tuple[int, int]) -> Workspace:
         shards = passes.shards
-        demand = memory_needed(passes, size, bytes_of_pixel(self._made, 1))
+        demand = memory_needed(passes, size, bytes_of_pixel(self._of_pixel, 1))
         folder = None if self.store is None else self.store / shards.part
         return open_workspace(demand, shards, self.memory, folder)
 
     @property
-    def _made(self) -> dict[str, torch.dtype]:
+    def _of_pixel(self) -> dict[str, torch.dtype]:
         """What the model makes for each pixel."""
         if not self._is_segmentor:
             return {}
@@ -225,12 +225,12 @@ def image_named(name: str) -> Iterator[None]:
         raise UserError(f'{name}: {error}') from error
 
 
-def _instances(**found: Any) -> InstanceData:
+def _instances(**objects: Any) -> InstanceData:
     """Return objects as mmdet's ``pred_instances``."""
-    masks = found['masks']
+    masks = objects['masks']
     return InstanceData(
-        bboxes=torch.from_numpy(found['boxes']),
-        scores=torch.from_numpy(found['scores']),
-        labels=torch.from_numpy(found['labels']),
+        bboxes=torch.from_numpy(objects['boxes']),
+        scores=torch.from_numpy(objects['scores']),
+        labels=torch.from_numpy(objects['labels']),
         **({} if masks is None else dict(masks=masks)),
     )

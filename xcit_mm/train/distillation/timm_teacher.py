@@ -72,8 +72,8 @@ class TimmTeacher(Teacher):
             name,
             network,
             weights=str(checkpoint or origin),
-            mean=mean or _times(published['mean'], PIXEL_MAX),
-            std=std or _times(published['std'], PIXEL_MAX),
+            mean=mean or [value * PIXEL_MAX for value in published['mean']],
+            std=std or [value * PIXEL_MAX for value in published['std']],
             num_channels=arguments.get('in_chans', published['input_size'][0]),
             size=size,
             channels=channels,
@@ -86,7 +86,10 @@ class TimmTeacher(Teacher):
             raise UserError(f'teacher {self.name} returns features {NO_MAP}: choose another model')
         vector = self.network.forward_head(x, pre_logits=True)
         if x.ndim == 3:
-            return vector, self._map_of_tokens(x, _num_prefix_tokens(self.network), images)
+            # Older models do not name the number of tokens before the tokens of the map.
+            has_token = int(hasattr(self.network, 'cls_token'))
+            number = getattr(self.network, 'num_prefix_tokens', has_token)
+            return vector, self._map_of_tokens(x, number, images)
         dim, is_channels_last = self.network.num_features, x.shape[3] == self.network.num_features
         if x.shape[1] == dim:  # the width may have the same size by chance
             is_channels_last &= getattr(self.network, 'output_fmt', 'NCHW') == 'NHWC'
@@ -94,11 +97,6 @@ class TimmTeacher(Teacher):
 
     def _classify(self, images: Tensor) -> Any:
         return self.network(images) if self.network.num_classes else None
-
-
-def _num_prefix_tokens(network: nn.Module) -> int:
-    """Return the number of tokens before the tokens of the map. Older models do not name it."""
-    return getattr(network, 'num_prefix_tokens', int(hasattr(network, 'cls_token')))
 
 
 def _build(
@@ -132,7 +130,3 @@ def _build(
     )
     del network.pretrained_cfg['state_dict']
     return network
-
-
-def _times(values: Sequence[float], factor: float) -> list[float]:
-    return [value * factor for value in values]

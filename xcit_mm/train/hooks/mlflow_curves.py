@@ -39,7 +39,7 @@ class MLflowHook(CurveHook):
     def _connect(self, runner: Runner, run_id: str | None) -> str:
         from mlflow import MlflowClient
 
-        with _patience():
+        with _few_retries():
             self._client = MlflowClient()
             self._run_id = self._start(runner) if run_id is None else run_id
             self._client.update_run(self._run_id, status='RUNNING')
@@ -73,18 +73,18 @@ class MLflowHook(CurveHook):
             for name, value in row.items()
             if name != 'iter' and row['iter'] > self._last.get(key := _valid(name), -1)
         ]
-        with _patience():
+        with _few_retries():
             for i in range(0, len(lacking), MAX_METRICS):
                 sent = lacking[i : i + MAX_METRICS]
                 self._client.log_batch(self._run_id, metrics=sent)
                 self._last |= {metric.key: metric.step for metric in sent}
 
     def _close(self) -> None:
-        with _patience():
+        with _few_retries():
             self._client.set_terminated(self._run_id)
 
 
-def _patience():
+def _few_retries():
     return variables({name: v for name, v in FEW_RETRIES.items() if name not in os.environ})
 
 
