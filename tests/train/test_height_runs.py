@@ -1,13 +1,12 @@
-"""Training, resuming, testing and counting of a model of heights."""
+"""Training, testing and counting of a model of heights."""
 
 import json
-import shutil
 from types import SimpleNamespace
 
 import pytest
 import torch
 from helpers.heights import CONFIG, build_heights
-from helpers.runs import losses, options, weights
+from helpers.runs import losses, options
 from mmengine.config import DictAction
 from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
@@ -36,26 +35,18 @@ def changes(root, max_iters: int) -> dict:
     return {name: DictAction._parse_int_float_bool(value) for name, value in pairs}
 
 
-def test_a_resumed_run_ends_as_one_that_was_not_stopped_and_is_tested(root, tmp_path):
-    whole, parts = tmp_path / 'whole', tmp_path / 'parts'
-    of_run = changes(root, 4) | {'default_hooks.checkpoint.interval': 2}
-    train(CONFIG, str(whole), options=of_run)
-    parts.mkdir()
-    shutil.copy(whole / 'iter_2.pth', parts)
-    train(CONFIG, str(parts), resume=True, options=of_run)
-    ends = [weights(folder / 'iter_4.pth') for folder in (whole, parts)]
-    assert all(torch.equal(a, b) for a, b in zip(*(e.values() for e in ends), strict=True))
-    of_both = losses(whole), losses(parts)
-    assert of_both[0].keys() == {1, 2, 3, 4}
-    assert {k: v for k, v in of_both[0].items() if k > 2} == of_both[1]
-    pictures = sorted((whole / 'pictures').iterdir())
+def test_a_model_of_heights_is_trained_and_tested(root, tmp_path):
+    run = tmp_path / 'run'
+    train(CONFIG, str(run), options=changes(root, 2))
+    assert losses(run).keys() == {1, 2}
+    pictures = sorted((run / 'pictures').iterdir())
     assert len(pictures) == 2
     assert Image.open(pictures[0]).width == 2 * 320  # ground truth and prediction, enlarged
 
     of_test = {'data_root': str(root), 'test_evaluator.tile': 80}
     folders = dict(work_dir=str(tmp_path / 'test'), show_dir=str(tmp_path / 'shown'))
     written = tmp_path / 'metrics.json'
-    evaluate(CONFIG, str(whole / 'iter_4.pth'), out=str(written), options=of_test, **folders)
+    evaluate(CONFIG, str(run / 'iter_2.pth'), out=str(written), options=of_test, **folders)
     metrics = json.loads(written.read_text())['metrics']
     assert metrics.keys() == {
         f'height/{name}' for name in ('MAE', 'RMSE', 'delta1', 'step', 'step_inside')
@@ -72,10 +63,7 @@ def test_a_height_without_a_logarithm_stops_a_training_but_no_evaluation():
     runner, batch = SimpleNamespace(model=model), dict(data_samples=[sample])
     with pytest.raises(UserError) as raised:
         LabelCheckHook().before_train_iter(runner, 0, batch)
-    assert str(raised.value) == (
-        'a.tif: the height -0.5 has no logarithm, which LabeledSiLogLoss needs: use LabeledL1Loss, '
-        'or mark such pixels as missing'
-    )
+    assert str(raised.value).startswith('a.tif: the height -0.5 has no logarithm')
     model.eval()
     LabelCheckHook().before_val_iter(runner, 0, batch)
     LabelCheckHook().before_train_iter(SimpleNamespace(model=build_heights().train()), 0, batch)

@@ -32,12 +32,10 @@ RECIPE = COMMON | {
     'default_hooks.pictures': None,
     'param_scheduler.0.end': 4,
 }
-# Heads that draw random numbers for their losses, or have several stages: what takes the maps.
+# Heads that draw random numbers for their losses: what takes the maps.
 HEADS = {
     'mask2former_panoptic': ('panoptic_head', 4),
-    'mask2former_instance': ('panoptic_head', 4),
     'mask2former_semantic': ('decode_head', 4),
-    'cascade_mask_rcnn': ('neck', 4),
     'dino': ('neck', 2),
 }
 
