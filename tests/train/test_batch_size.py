@@ -18,10 +18,9 @@ from xcit_mm import UserError
 from xcit_mm.train import batch_size
 from xcit_mm.train.batch_size import choose_batch_size
 
-pytestmark = [
-    pytest.mark.usefixtures('unformatted_configs'),
-    pytest.mark.skipif(sys.platform != 'linux', reason='the memory of a CPU is limited on Linux'),
-]
+pytestmark = pytest.mark.skipif(
+    sys.platform != 'linux', reason='the memory of a CPU is limited on Linux'
+)
 
 MIB = 2**20
 SHAPES = {2: (40, 2), 5: (2, 50), 8: (11, 11)}

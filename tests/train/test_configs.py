@@ -233,15 +233,13 @@ def labeled(cfg: Config) -> Any:
 )
 def test_a_model_computes_losses_and_predicts(name):
     """Mask R-CNN and Semantic FPN are trained by many tests."""
-    cfg = load(name)
-    if name.startswith('mask2former'):  # on a tiny backbone
-        backbone = dict(arch=SMALL, out_indices=(0, 1, 2, 3), init_cfg=None)
-        cfg.model['decode_head' if 'semantic' in name else 'panoptic_head'].in_channels = [
-            SMALL['embed_dim']
-        ] * 4
-    else:
-        backbone = dict(init_cfg=None)
-    model = build(cfg, **backbone)
+    cfg, maps = load(name), [SMALL['embed_dim']] * 4  # of a tiny backbone
+    if name.startswith('upernet'):
+        cfg.model.auxiliary_head.update(in_channels=maps[2], channels=16)
+        cfg.model.decode_head.channels = 16
+    readers = 'neck', 'panoptic_head', 'decode_head'
+    next(cfg.model[part] for part in readers if part in cfg.model).in_channels = maps
+    model = build(cfg, arch=SMALL, out_indices=(0, 1, 2, 3), init_cfg=None)
     model.data_preprocessor.size = SIZE
     samples = [labeled(cfg), labeled(cfg)]
     images = list(torch.randint(0, 256, (2, 3, *SIZE), dtype=torch.uint8))

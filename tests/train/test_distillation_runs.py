@@ -17,8 +17,6 @@ from xcit_mm.network.models import ImageXCiT
 from xcit_mm.network.weights.pretrained import load_pretrained
 from xcit_mm.train import train
 
-pytestmark = pytest.mark.usefixtures('unformatted_configs')
-
 ARCH = SMALL | {'_delete_': True}  # instead of a name
 CONFIG = 'configs/distill_xcit_n12_16_shapes.py'
 OF_TIMM = """

@@ -20,8 +20,6 @@ from xcit_mm.train import test as evaluate
 from xcit_mm.train import train
 from xcit_mm.train.hooks.label_check import LabelCheckHook
 
-pytestmark = pytest.mark.usefixtures('unformatted_configs')
-
 
 @pytest.fixture(scope='module')
 def root(tmp_path_factory):

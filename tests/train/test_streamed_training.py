@@ -34,8 +34,6 @@ from xcit_mm.train import test as run_test
 from xcit_mm.train.distributed import average_gradients
 from xcit_mm.train.streamed_model import shown
 
-pytestmark = pytest.mark.usefixtures('unformatted_configs')
-
 STEPS = 4
 DELETED = dict(_delete_=True)
 PICTURES = dict(pictures=dict(type='PictureHook', **DELETED))

@@ -28,8 +28,6 @@ from xcit_mm.large.tokens.normalized import NormalizedImage
 from xcit_mm.train import test as run_test
 from xcit_mm.train import train
 
-pytestmark = pytest.mark.usefixtures('unformatted_configs')
-
 STEPS = 4
 DELETED = dict(_delete_=True)
 CLASSES = ('background', 'circle', 'square', 'triangle')

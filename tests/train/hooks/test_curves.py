@@ -21,8 +21,6 @@ from xcit_mm import UserError
 from xcit_mm.config.adapt import LOGGERS, adapt_for_training
 from xcit_mm.train.hooks.mlflow_curves import _valid
 
-pytestmark = pytest.mark.usefixtures('unformatted_configs')
-
 Points = list[tuple[str, int, float]]
 BLOCK = 32768  # bytes of LevelDB's log, the format of W&B's files
 SERVICES = tuple(LOGGERS.values())

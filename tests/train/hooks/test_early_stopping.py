@@ -13,8 +13,6 @@ from xcit_mm import UserError
 from xcit_mm.config.adapt import adapt
 from xcit_mm.train.hooks.early_stopping import ResumableEarlyStoppingHook
 
-pytestmark = pytest.mark.usefixtures('unformatted_configs')
-
 # Validated after every second step: the best is 0.5 after the fourth.
 SCORES = [0, 0, 0.3, 0, 0.5, 0, 0.5, 0, 0.505, 0, 0.45, 0, 0.9]
 SENTENCE = 'mIoU has not improved on 0.5 of iteration 4 in 3 validations (iteration 10)'
