@@ -109,20 +109,11 @@ def test_two_processes_measure_what_one_does(run, run_tool, shapes_root):
         assert a['score'] == pytest.approx(b['score'], abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ('command', 'env', 'says'),
-    [
-        (['dist_train.sh', DETECTOR], {}, 'usage: tools/dist_train.sh CONFIG GPUS'),
-        (['dist_train.sh', DETECTOR, 'all'], {}, "GPUS is 'all', not a number of processes"),
-        (['dist_train.sh', DETECTOR, '8'], {'NNODES': '2'}, 'NNODES=2 needs NODE_RANK and MASTER'),
-        (['slurm_test.sh', 'gpu', 'job', 'c.py'], {}, 'usage: tools/slurm_test.sh PARTITION JOB'),
-    ],
-)
-def test_a_script_that_lacks_an_argument_names_it(command, env, says):
-    command = [f'tools/{command[0]}', *command[1:]]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | env, capture_output=True, text=True)
+def test_a_script_that_lacks_an_argument_names_it():
+    command = ['tools/dist_train.sh', DETECTOR]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
-    assert says in done.stderr
+    assert 'usage: tools/dist_train.sh CONFIG GPUS' in done.stderr
 
 
 @pytest.fixture
@@ -151,14 +142,12 @@ def test_several_machines_meet_at_the_first_one(recorded):
     assert 'a folder' in (recorded / 'python.called').read_text().splitlines()
 
 
-@pytest.mark.parametrize('command', ['train config.py --resume', 'test config.py a.pth'])
-def test_slurm_starts_a_process_for_every_gpu(recorded, command):
-    tool, *arguments = command.split()
+def test_slurm_starts_a_process_for_every_gpu(recorded):
     env = dict(PATH=f'{recorded}:{os.environ["PATH"]}', PYTHON='python', GPUS=16)
     env['SRUN_ARGS'] = '--time=3 --exclusive'
-    run_script(f'tools/slurm_{tool}.sh', 'gpu', 'job', *arguments, **env)
+    run_script('tools/slurm_train.sh', 'gpu', 'job', 'config.py', '--resume', **env)
     assert called(recorded / 'srun.called') == (
         '--partition=gpu --job-name=job --gres=gpu:8 --ntasks=16 --ntasks-per-node=8 '
         '--cpus-per-task=5 --kill-on-bad-exit=1 --time=3 --exclusive '
-        f'python -u tools/{tool}.py {" ".join(arguments)} --launcher slurm'
+        'python -u tools/train.py config.py --resume --launcher slurm'
     )

@@ -41,9 +41,8 @@ def test_layers_multiply_bfloat16_and_heads_return_float32():
     assert {p.dtype for p in model(x)} == {torch.float32}  # outside of a step
 
 
-@pytest.mark.parametrize('name', ['cascade_mask_rcnn', 'dino'])
-def test_the_losses_of_detectors_are_float32(name):
-    cfg = load_config(ROOT / f'configs/{name}_xcit_n12_16_shapes.py')
+def test_the_losses_of_a_detector_are_float32():
+    cfg = load_config(ROOT / 'configs/cascade_mask_rcnn_xcit_n12_16_shapes.py')
     model = build_model(cfg, 'cpu').train()
     model.init_weights()
     from mmdet.testing import demo_mm_inputs
@@ -88,7 +87,7 @@ def scale(name: str, num_blocks: int) -> float:
     return DECAY ** (num_blocks - int(block[1])) if block else 1.0
 
 
-@pytest.mark.parametrize('arch', ARCHS)
+@pytest.mark.parametrize('arch', ['n12', 's24'])
 def test_every_parameter_has_the_rate_of_its_layer_in_one_group(arch):
     """Multiplied by what other options of mmengine say."""
     model = Detector(arch=arch, patch_size=16, out_norm=True)

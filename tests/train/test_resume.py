@@ -15,9 +15,8 @@ from helpers.processes import in_processes, start_forks
 from helpers.resumed_runs import DRAWS, assert_same_run, hooks, interrupted, names, resumed
 from helpers.runs import steps
 from helpers.toy import ToyDataset, toy_runner
-from mmengine.hooks import Hook
 from mmengine.optim import OptimWrapper
-from mmengine.registry import DATASETS, HOOKS, MODELS, DefaultScope
+from mmengine.registry import DATASETS, MODELS, DefaultScope
 
 from xcit_mm import UserError
 from xcit_mm.base import environment
@@ -119,26 +118,6 @@ def test_a_run_that_waits_for_data_stops_at_a_signal_and_loses_nothing(tmp_path)
     assert [path.name for path in cut.glob('*.pth')] == ['iter_3.pth']
     resumed(cut, **kwargs)
     assert_same_run(tmp_path / 'whole', cut, 10)
-
-
-@HOOKS.register_module()
-class SignalInValidationHook(Hook):
-    priority = 'LOWEST'
-
-    def before_train(self, runner) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        for hook in runner.hooks:
-            if isinstance(hook, interrupt.InterruptHook):
-                hook.after_val_iter(runner)
-
-
-def test_the_step_that_a_run_resumes_from_counts_as_saved_at_a_signal(tmp_path):
-    interrupted(tmp_path, 3)
-    interrupts = hooks(dict(type='InterruptHook'), dict(type='SignalInValidationHook'))
-    path, _ = newest_checkpoint(str(tmp_path))
-    runner = toy_runner(tmp_path, resume=True, load_from=str(path), custom_hooks=interrupts)
-    with pytest.raises(Interrupted, match='in a validation, after the checkpoint of its step'):
-        runner.train()
 
 
 def test_a_second_signal_ends_a_run_at_once(tmp_path):

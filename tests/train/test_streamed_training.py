@@ -5,7 +5,6 @@ import math
 import os
 import re
 import signal
-import sys
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -25,14 +24,11 @@ from PIL import Image
 from torch import nn
 
 from xcit_mm import UserError
-from xcit_mm.base import progress
 from xcit_mm.base.run_files import has_checkpoints
-from xcit_mm.large.files.arrays import Array
 from xcit_mm.large.tokens.token_files import TokenFile
-from xcit_mm.train import streamed_model, train
 from xcit_mm.train import test as run_test
+from xcit_mm.train import train
 from xcit_mm.train.distributed import average_gradients
-from xcit_mm.train.streamed_model import shown
 
 STEPS = 4
 DELETED = dict(_delete_=True)
@@ -242,20 +238,11 @@ def test_two_processes_train_and_measure_what_one_does(
             assert line == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ('values', 'message'),
-    [
-        (
-            dict(stream=dict(memory='1KiB', store=None)),
-            r'\d+\.jpg: the stores need .* but the limit is .*: name a folder for the stores with',
-        ),
-    ],
-)
-def test_a_run_that_cannot_be_streamed_ends_before_its_first_step(
-    shapes_root, tmp_path, values, message
-):
+def test_a_run_that_cannot_be_streamed_ends_before_its_first_step(shapes_root, tmp_path):
+    message = r'\d+\.jpg: the stores need .* but the limit is .*: name a folder for the stores with'
+    stream = dict(memory='1KiB', store=None)
     with pytest.raises(UserError, match=message):
-        train_scenes(tmp_path / 'run', shapes_root, **QUICK | values)
+        train_scenes(tmp_path / 'run', shapes_root, **QUICK | dict(stream=stream))
     assert steps(tmp_path / 'run') == []
 
 
@@ -311,22 +298,3 @@ def test_bfloat16_trains_nearly_as_float32(uninterrupted, shapes_root, tmp_path)
     narrow = train_scenes(tmp_path / 'run', shapes_root, **values)
     for line, expected in zip(logged(narrow), logged(uninterrupted), strict=True):
         assert line['loss'] == pytest.approx(expected['loss'], rel=1e-2)
-
-
-def test_the_progress_of_a_step_is_a_bar_in_a_terminal_and_lines_elsewhere(monkeypatch):
-    source = Array(np.zeros((9, 9, 3), np.uint8), 'scene.tif')
-    lines: list[str] = []
-    monkeypatch.setattr(streamed_model.MMLogger, 'info', lambda self, line: lines.append(line))
-    monkeypatch.setattr(progress, 'LOG_INTERVAL', 0)
-    with shown(source) as display:
-        display.expect(1)
-        assert list(display('ab', 'layer 3 of 12')) == ['a', 'b']
-    assert lines == [f'scene.tif: layer 3 of 12, tile {n} of 2' for n in (1, 2)]
-    monkeypatch.setattr(sys.stderr, 'isatty', lambda: True, raising=False)
-    with shown(source) as display:
-        assert isinstance(display, progress.TileProgress)
-    monkeypatch.setattr(streamed_model, 'is_main_process', lambda: False)
-    with shown(source) as display:
-        assert display is progress.silent
-    with pytest.raises(UserError, match=r'^scene\.tif: too large$'), shown(source):
-        raise UserError('too large')

@@ -12,7 +12,6 @@ from pycocotools import mask as rle
 
 from xcit_mm import UserError
 from xcit_mm.config.adapt import adapt_for_test
-from xcit_mm.config.draft import check_draft
 from xcit_mm.config.load import load_config
 
 
@@ -116,13 +115,6 @@ def test_the_views_follow_from_the_pipeline_of_the_test(tmp_path):
     assert tuple(pad.size) == (960, 960)
     assert {'scale_factor', 'flip', 'flip_direction'} <= {*pack.meta_keys}
     assert cfg.default_hooks.tta.model.tta_cfg == dict(nms=cfg.model.test_cfg.nms, max_per_img=300)
-
-    cfg = load_config('configs/mask_rcnn_xcit_s12_16_3x.py', {'draft': True})
-    adapt_for_test(cfg, 'a.pth', tta=True)
-    load, augment, *rest = cfg.test_dataloader.dataset.pipeline
-    assert load.type == 'LoadImage' and 'draft' not in load and not rest
-    assert {resize.type for resize in augment.transforms[0]} == {'Resize'}
-    check_draft(cfg)
 
     cfg = load_config(tmp_path / 'rtmdet.py')
     notes = adapt_for_test(cfg, 'a.pth', tta=True)

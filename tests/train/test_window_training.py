@@ -197,10 +197,6 @@ def test_pixels_without_data_get_the_mean_of_the_preprocessor(root, tmp_path):
     assert 'ReadWindow.fill is the mean of data_preprocessor.' in adapt_for_training(cfg)
     assert cfg.train_dataloader.dataset.pipeline[0].fill == [123.675, 116.28, 103.53]
     check(cfg, 'train')
-    cfg = load_config(config(tmp_path, root))
-    cfg.model.data_preprocessor.update(bgr_to_rgb=False)
-    adapt_for_training(cfg)
-    assert np.allclose(cfg.train_dataloader.dataset.pipeline[0].fill, [103.53, 116.28, 123.675])
 
 
 def test_pixels_without_data_get_nan_of_the_bands_as_in_predictions(root, tmp_path):

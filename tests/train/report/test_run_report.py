@@ -16,8 +16,7 @@ from PIL import Image
 import xcit_mm
 from xcit_mm import UserError
 from xcit_mm.train.hooks.loss_log import remove_lines_after
-from xcit_mm.train.report import draw_png, plots, read_run, read_runs, write_page
-from xcit_mm.train.report.titles import title
+from xcit_mm.train.report import draw_png, read_run, read_runs, write_page
 
 AP = {'coco/bbox_mAP': 0.4, 'coco/bbox_mAP_50': 0.6, 'coco/bbox_mAP_s': -1}
 
@@ -101,41 +100,6 @@ def test_hostile_names_are_only_text(tmp_path):
     assert '\x1b' not in page and '<script>' not in page
     assert '&lt;script&gt;' in page and 'xxx ... xxx' in page
     assert [row[0] for row in rows[1:3]] == [r'$\wrong$', '_b']
-
-
-def test_of_many_metrics_the_first_are_plotted_and_all_are_in_a_table(tmp_path, monkeypatch):
-    classes = {f'class {i}': i / 1000 for i in range(1203)}
-    lines = dict(AP, iter=1, **classes), dict(AP, iter=2, **{**classes, 'class 14': 0.5})
-    write_lines(tmp_path / 'a/metrics.jsonl', *lines)
-    write_lines(tmp_path / 'b/metrics.jsonl', dict(AP, iter=2))
-    folders = [tmp_path / 'a', tmp_path / 'b']
-    plotted = [name for name, _ in plots.choose_plots(read_runs(folders)[0])]
-    assert plotted == ['coco/bbox_mAP', *(f'class {i}' for i in range(12))]
-    monkeypatch.setattr(plots, 'MAX_PLOTS', 1)  # which saves seconds
-    _, rows = page_of(folders, tmp_path / 'out.html')
-    assert ['class 14', '0.5', '-'] in rows and ['Box AP50', '0.6', '0.6'] in rows
-    assert sum(row[0].startswith('class') for row in rows if row) == 1203
-    assert 'small' not in str(rows)  # no object has that size
-
-
-def test_metrics_have_titles():
-    titles = {
-        'coco/segm_mAP': 'Mask AP',
-        'coco/segm_mAP_l': 'Mask AP large',
-        'coco/bbox_AP_red apple': 'Box AP of red apple',
-        'coco/segm_AP50_red apple': 'Mask AP50 of red apple',
-        'coco/red apple_precision': 'AP of red apple',  # of mmdet's own metric
-        'coco/bbox_AR@100': 'Box AR@100',
-        'coco_panoptic/PQ': 'PQ',
-        'coco_panoptic/SQ_th': 'SQ of things',
-        'coco_panoptic/RQ_st': 'RQ of stuff',
-        'mIoU': 'mIoU',
-        'knn/top1': 'k-NN accuracy, top 1',
-        'accuracy/top5': 'Accuracy, top 5',
-        'knn/other': 'knn/other',
-        'mine_th': 'mine_th',
-    }
-    assert {name: title(name) for name in titles} == titles
 
 
 def test_losses_that_are_not_finite_are_marked_and_long_curves_are_drawn_as_means(tmp_path):
@@ -264,21 +228,3 @@ def test_out_names_a_picture_a_page_or_a_folder_for_both(plot_run, run, tmp_path
     assert Image.open(paths[0]).size > (500, 300)
     assert '<h1>run</h1>' in paths[1].read_text()
     assert [path.name for path in (tmp_path / 'new').iterdir()] == ['a.html']
-
-
-def test_runs_that_cannot_be_drawn_are_left_out_with_a_note(plot_run, run, tmp_path):
-    damaged, empty = tmp_path / 'damaged \x1b[2J', tmp_path / 'empty'
-    damaged.mkdir()
-    empty.mkdir()
-    (damaged / 'losses.jsonl').write_text('{"iter": "\\u001b[2J"}\n')
-    for folders, expected, message in (
-        ([run, empty], 0, f'left out: {empty} holds no run'),
-        ([run, tmp_path / 'missing'], 1, 'missing does not exist'),
-        ([run, damaged], 1, 'losses.jsonl cannot be read (ValueError: invalid literal for int'),
-        ([empty], 2, 'holds no run'),
-    ):
-        out = tmp_path / f'{len(list(tmp_path.iterdir()))}.html'
-        code, _, errors = plot_run(*folders, '--out', out)
-        assert code == expected and message in errors
-        assert '\x1b' not in errors and 'Traceback' not in errors
-        assert out.exists() == (code < 2)

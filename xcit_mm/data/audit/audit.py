@@ -7,7 +7,6 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-import cv2
 import numpy as np
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
@@ -208,7 +207,6 @@ class _Samples(Dataset):
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> _Seen:
-        cv2.setNumThreads(0)  # the workers share the cores
         return _Seen(self._of_sample(index))
 
     def _of_sample(self, index: int) -> list[Finding]:
@@ -240,7 +238,6 @@ class _Images(_Samples):
         self.head = head[-1] if isinstance(head, (list, tuple)) else head
 
     def __getitem__(self, index: int) -> _Seen:
-        cv2.setNumThreads(0)
         info = self.dataset.get_data_info(index)
         examples = self.count.in_list(info)
         finding, info = self._of_file(info)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 from mmengine.config import Config
 from torch.utils.data import Dataset
@@ -132,7 +131,6 @@ class _Parts(Dataset):
         return len(self._parts)
 
     def __getitem__(self, number: int) -> _Part:
-        cv2.setNumThreads(0)  # the workers share the cores
         index, window = self._parts[number]
         info = self._dataset.get_data_info(index)
         info.pop('seg_map_path', None)  # the labels may not be there yet

@@ -6,7 +6,6 @@ from pathlib import Path
 from pprint import pformat
 from typing import Any
 
-import cv2
 import numpy as np
 from mmengine.config import Config
 from torch.utils.data import Dataset
@@ -123,7 +122,6 @@ class _Images(Dataset):
         return len(self._dataset)
 
     def __getitem__(self, index: int) -> Examples | str:
-        cv2.setNumThreads(0)  # the workers share the cores
         info = self._dataset.get_data_info(index)
         try:
             examples = self._count(info)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from multiprocessing import get_all_start_methods
 from typing import Any
 
+import cv2
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from rich.console import Console
@@ -57,9 +58,14 @@ def read_in_parallel(parts: Dataset, workers: int | None, what: str) -> Iterator
         batch_size=None,
         num_workers=number_of_cores() if workers is None else workers,
         prefetch_factor=1,
+        worker_init_fn=_use_one_thread,
         multiprocessing_context=get_all_start_methods()[0],
     )
     try:
         yield from track(loader, what, console=Console(stderr=True))
     except RuntimeError as error:
         raise UserError(f'{what}: a process crashed ({reason(error)})') from None
+
+
+def _use_one_thread(worker: int) -> None:
+    cv2.setNumThreads(0)  # the workers share the cores
