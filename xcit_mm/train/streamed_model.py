@@ -36,7 +36,7 @@ HINT = 'set stream=None, and train on crops'
 
 @MODEL_WRAPPERS.register_module()
 class StreamedModel(nn.Module):
-    """A detector or segmentor that computes whole images tile by tile, also in training if asked.
+    """A detector or segmentor that computes whole images tile by tile, and can train on them.
 
     It replaces mmengine's DistributedDataParallel, and also wraps the model of a single process. A
     batch is ``dict(inputs=[ImageSource], data_samples=[sample])``. The gradients of a step are the

@@ -10,10 +10,11 @@ from xcit_mm.config.adapt import adapt_for_training
 from xcit_mm.train import train
 
 OPTIONS = {
-    'train_cfg.val_interval': 6,
+    'val_cfg': None,
+    'val_evaluator': None,
     'train_dataloader.batch_size': 2,
     'train_dataloader.num_workers': 0,
-    'val_dataloader.num_workers': 0,
+    'val_dataloader': None,
     'default_hooks.checkpoint.interval': 2,
     'default_hooks.logger.interval': 1,
     'default_hooks.ema': dict(type='EMAHook', momentum=0.1),
@@ -22,7 +23,6 @@ OPTIONS = {
     'optim_wrapper.accumulative_counts': 2,
     'model.backbone.with_cp': True,
     'model.backbone.drop_path_rate': 0.3,
-    'val_evaluator.type': 'ClassIoUMetric',
     **UNDRAWN,
 }
 

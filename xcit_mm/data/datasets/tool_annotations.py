@@ -87,7 +87,7 @@ def _join(content: dict[str, Any], same: dict[int, int]) -> None:
 
 
 def _rotate(annotation: dict) -> bool:
-    """Apply the angle that CVAT writes beside a box, and return whether there is one.
+    """Apply the angle that CVAT writes next to a box, and return whether there is one.
 
     CVAT rotates clockwise around the center of the box.
     """

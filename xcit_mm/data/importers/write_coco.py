@@ -101,20 +101,12 @@ def convert(
     classes = _classes(dataset, contents)
     config = root / f'{re.sub(r"[^0-9A-Za-z_]", "_", absolute(root).name) or "dataset"}.py'
     files = {config: _config_text(dataset, splits, classes, base, layout.config)}
-    lines, examples = [], {}
     for split, images in splits.items():
         files[root / f'{split}.json'] = json.dumps(layout.content(dataset, images, classes))
-        counts = Counter(name for _, objects in images.values() for name, _ in objects)
-        listed = ', '.join(f'{name} {counts[name]}' for name in classes)
-        num_objects = sum(counts[name] for name in classes)
-        lines.append(f'{split}.json: {len(images)} images, {num_objects} objects: {listed}')
-        labels = [
-            [classes.index(n) for n, fields in objects if n in classes and not fields['iscrowd']]
-            for _, objects in images.values()
-        ]
-        examples[split] = Examples.of('objects', labels, len(classes))
+    examples = {split: _examples(images, classes) for split, images in splits.items()}
     if why := refusal('train', examples['train'], classes):
         raise UserError(f'{dataset.folder}: {why}; nothing was written')
+    lines = [_summary(split, images, classes) for split, images in splits.items()]
     lines += missing_classes(examples, classes)
     lines += [f'{remark}: {count}' for remark, count in contents.remarks.items() if count]
     contents_of_files = {path: text.encode() for path, text in files.items()}
@@ -123,6 +115,21 @@ def convert(
     lines += ['Read every image, then train:', f'    tools/check_dataset.py {path}']
     for line in (*lines, f'    tools/train.py {path}'):
         print(printable(commands(line)))
+
+
+def _examples(images: Images, classes: Sequence[str]) -> Examples:
+    labels = [
+        [classes.index(n) for n, fields in objects if n in classes and not fields['iscrowd']]
+        for _, objects in images.values()
+    ]
+    return Examples.of('objects', labels, len(classes))
+
+
+def _summary(split: str, images: Images, classes: Sequence[str]) -> str:
+    counts = Counter(name for _, objects in images.values() for name, _ in objects)
+    listed = ', '.join(f'{name} {counts[name]}' for name in classes)
+    number = sum(counts[name] for name in classes)
+    return f'{split}.json: {len(images)} images, {number} objects: {listed}'
 
 
 def _classes(dataset: ForeignDataset, contents: Contents) -> list[str]:

@@ -154,9 +154,9 @@ def _label_files(images: list[Path]) -> dict[Path, Path]:
     """Return the label file of each image; its name may be spelled differently."""
     files = {}
     for image in images:
-        beside = image.with_suffix('.txt')
-        mirrored = _mirrored(beside)
-        files[image] = beside if beside.exists() and not mirrored.exists() else mirrored
+        neighbor = image.with_suffix('.txt')
+        mirrored = _mirrored(neighbor)
+        files[image] = neighbor if neighbor.exists() and not mirrored.exists() else mirrored
     own = {file for file in files.values() if file.exists()}
     for image, file in files.items():
         if file not in own and len(spelled := {*find_spelled(file)} - own) == 1:

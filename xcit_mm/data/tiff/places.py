@@ -116,7 +116,7 @@ def _stored_place(path: Path, changed: int, size: int) -> Place:
 def shown_orientation(orientation: int, path: Path | None) -> int:
     """Return the EXIF orientation in which an image file on this machine, if it is one, is shown.
 
-    A place on the map is that of the stored pixels, so an image with a place is not turned.
+    A place on the map is the place of the stored pixels, so an image with a place is not turned.
     """
     if orientation == 1 or path is None or place_of_file(path) == NOWHERE:
         return orientation
