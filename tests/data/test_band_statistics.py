@@ -121,6 +121,3 @@ def test_data_without_pixels_is_refused(tmp_path):
     message = r'no image of the training data has pixels with data; the first: .*: it is empty'
     with pytest.raises(UserError, match=message):
         band_statistics(load_config(path), workers=1)
-    path.write_text("default_scope = 'mmseg'")
-    with pytest.raises(UserError, match='has no train_dataloader with a dataset'):
-        band_statistics(load_config(path))

@@ -78,15 +78,6 @@ def test_a_sample_has_the_crops_of_its_image(tmp_path):
     assert [problem.file for problem in bad] == [str(tmp_path / 'c.png')] * len(bad) and bad
 
 
-def test_a_folder_without_images_is_refused(tmp_path):
-    with pytest.raises(UserError) as refused:
-        unlabeled(fill(tmp_path, 'notes.txt'), suffixes=('.png', '.tif'))
-    assert str(refused.value) == (
-        f'{tmp_path} has no image (.png, .tif): write the folder of your images in '
-        'data_prefix.img of the dataset'
-    )
-
-
 def test_classes_without_images_or_folders_are_refused(tmp_path):
     def classes(**values):
         return DATASETS.build(
@@ -97,7 +88,9 @@ def test_classes_without_images_or_folders_are_refused(tmp_path):
     assert classes().metainfo['classes'] == ('cat',)
     with pytest.raises(UserError, match=r'its folders are the classes \(d'):
         classes(metainfo=dict(classes=('dog',)))
-    fill(tmp_path, 'dog/notes.txt')
+    with pytest.raises(UserError, match=r'has no image \(\.png\): write the folder of your images'):
+        unlabeled(fill(tmp_path / 'texts', 'notes.txt'), suffixes=['.png'])
+    (tmp_path / 'texts').rename(tmp_path / 'dog')
     with pytest.raises(UserError, match=r'dog has no image \(.*\): add images of the class, or'):
         classes()
 

@@ -12,7 +12,7 @@ import tifffile
 import torch
 from helpers.runs import UNDRAWN, losses, weights
 
-from xcit_mm import UserError, XCiT
+from xcit_mm import XCiT
 from xcit_mm.network.models import ImageXCiT
 from xcit_mm.network.weights.names import image_state
 from xcit_mm.network.weights.pretrained import load_pretrained
@@ -152,15 +152,3 @@ def test_windows_of_large_images(tmp_path):
     of_run = changes(tmp_path / 'data', load) | {'train_dataloader.dataset.window': 64}
     train(OF_WINDOWS, str(tmp_path / 'run'), options=of_run)
     assert len(losses(tmp_path / 'run')) == 4
-
-
-def test_images_that_are_all_alike_stop_the_run(images, tmp_path):
-    folder = tmp_path / 'data/ade/images/training'
-    folder.mkdir(parents=True)
-    for name in ('0.png', '1.png', '2.png', '3.png'):
-        cv2.imwrite(str(folder / name), np.full((40, 48, 3), 128, np.uint8))
-    of_run = changes(tmp_path / 'data', dict(type='LoadImage'))
-    of_run['train_dataloader.dataset.pipeline'][1] = {**CROPS, 'color': 'none'}
-    of_run['default_hooks.collapse.patience'] = 2
-    with pytest.raises(UserError, match='feature_spread'):
-        train(CONFIG, str(tmp_path / 'run'), options=of_run)

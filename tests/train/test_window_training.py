@@ -179,19 +179,6 @@ def test_two_processes_average_their_gradients(root, tmp_path):
     assert steps(work_dir) == [*range(1, STEPS + 1)]
 
 
-def test_only_evaluations_are_changed(root, tmp_path):
-    values = dict(sync_bn='torch', num_workers=2)
-    cfg = load_config(config(tmp_path, root, **values))
-    cfg.val_dataloader.num_workers = 2
-    cfg.find_unused_parameters = True
-    notes = adapt_for_training(cfg)
-    assert notes[0].startswith('Whole images are streamed in evaluations; training computes')
-    assert cfg.sync_bn == 'torch'
-    assert (cfg.train_dataloader.num_workers, cfg.val_dataloader.num_workers) == (2, 0)
-    assert cfg.model_wrapper_cfg.find_unused_parameters
-    check(cfg, 'train')
-
-
 def test_pixels_without_data_get_the_mean_of_the_preprocessor(root, tmp_path):
     cfg = load_config(config(tmp_path, root))
     assert 'ReadWindow.fill is the mean of data_preprocessor.' in adapt_for_training(cfg)
