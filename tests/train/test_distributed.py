@@ -10,7 +10,7 @@ import torch
 from helpers import ROOT
 from helpers.runs import DETECTOR, losses, options, run_script, weights
 
-NUM_ITERS = 16
+NUM_ITERS = 12
 HOOK = '''
 import torch
 from mmengine.dist import get_rank
