@@ -147,8 +147,8 @@ def browser():
         browser.close()
 
 
-@pytest.fixture(scope='module')
-def unformatted_configs() -> Iterator[None]:
+@pytest.fixture(autouse=True, scope='session')
+def _unformatted_configs() -> Iterator[None]:
     """Spare the layout of configs, which takes mmengine longer than the steps of short runs."""
     name, places = 'FormatCode', (mmengine.config.config, yapf.yapflib.yapf_api)
     with ExitStack() as stack:

@@ -17,8 +17,6 @@ from xcit_mm.config.adapt import adapt
 from xcit_mm.config.load import load_config
 from xcit_mm.data.audit.class_frequencies import ClassFrequencies, class_frequencies
 
-pytestmark = pytest.mark.usefixtures('unformatted_configs')
-
 TRAIN = 'coco/annotations/instances_train2017.json'
 
 
