@@ -63,9 +63,8 @@ class Shape:
     visible: Polygon
 
 
-def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
+def make_shapes(root: str | Path, spec: ShapesSpec) -> bool:
     """Draw the dataset into a new or empty folder, and return False if it was already there."""
-    spec = spec or ShapesSpec()
     if spec.bands != RGB:
         require('tifffile')
     manifest = dict(spec=asdict(spec))
