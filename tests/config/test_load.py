@@ -88,6 +88,13 @@ def test_a_config_that_does_not_exist_is_refused_with_a_similar_name():
         load_config(REAL.with_name('mask_rcnn_xcit_s12_8.py'))
 
 
+def test_a_misspelled_part_of_a_config_is_refused(tmp_path):
+    config = tmp_path / 'own.py'
+    config.write_text(f'_base_ = {str(SHAPES)!r}\ntrain_dataloder = dict(batch_size=1)\n')
+    with pytest.raises(UserError, match=r'own\.py has train_dataloder, .* mean train_dataloader'):
+        load_config(config)
+
+
 @pytest.mark.parametrize(
     ('code', 'message'),
     [
