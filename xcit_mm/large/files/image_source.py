@@ -17,6 +17,7 @@ from .no_data import NoData, has_data, representable
 from .pixel_sizes import PixelSize, pixel_size_on_map, to_full_size
 
 MAX_CHANNELS = 2**12  # GDAL visits every band even if it reads only a few of them
+MAX_BLOCK = 2**28  # bytes of a block, with all bands if they are interleaved
 AGAIN = 'run the command again when it is complete'
 TILE = 2048, 2048  # pixels that are read at a time if tiles may have any size
 
@@ -222,6 +223,28 @@ def require_few_channels(name: str, count: int) -> None:
         raise UserError(
             f'{name} has {count} channels, but at most {MAX_CHANNELS} can be read: copy those that '
             'the model needs to another file'
+        )
+
+
+def require_small_blocks(path: Path | str, size: Sequence[int], bytes_of_pixel: int) -> None:
+    """Refuse a file with blocks (h, w) that take too much memory; a small file can claim any."""
+    rows, columns = size
+    needed = rows * columns * bytes_of_pixel
+    if needed > MAX_BLOCK:
+        raise UserError(
+            f'{path} consists of blocks of {columns}x{rows} pixels that take {needed} bytes each, '
+            f'but at most {MAX_BLOCK} are possible: write it with smaller blocks, for example with '
+            'gdal_translate -co TILED=YES -co INTERLEAVE=BAND'
+        )
+
+
+def require_level(name: str, level: int, levels: Sequence[tuple[int, int]]) -> None:
+    """Refuse a level that an image with levels of the sizes (H, W) does not have."""
+    if not 0 <= level < len(levels):
+        sizes = ', '.join(f'{i} ({width}x{height})' for i, (height, width) in enumerate(levels))
+        raise ArgumentError(
+            f'{name} has no level {level}, but {sizes}: --resolution reduces it to any size, and '
+            'gdaladdo -r average FILE 2 4 8 16 adds levels to a TIFF file'
         )
 
 

@@ -15,8 +15,7 @@ from ...base.geometry import Window, overlap, shifted
 from ...base.processes import shortened
 from ...data.tiff.places import Place
 from .crs_names import crs_name
-from .image_source import SourceWithGaps, errors_of, state_of_file
-from .levels import require_level
+from .image_source import SourceWithGaps, errors_of, require_level, state_of_file
 from .no_data import NoData, has_data, of_bands, representable
 from .rasters import Raster
 

@@ -14,8 +14,7 @@ from ...base.errors import UserError, one_line
 from ...base.file_headers import require_modest_tiff
 from ...base.files import open_regular, parse_xml
 from ...base.geometry import Window
-from .image_source import ImageSource, require_few_channels, state_of_file
-from .levels import require_level
+from .image_source import ImageSource, require_few_channels, require_level, state_of_file
 from .pixel_sizes import MICROMETERS, in_micrometers, pixel_size_of
 from .rasters import GdalImage
 

@@ -17,8 +17,7 @@ from ...data.tiff.tiff_bands import turns_of
 from ...data.transforms.decode import size_of
 from ...network.weights.cache import is_url
 from .arrays import Array, mapped
-from .image_source import ImageSource, errors_of
-from .levels import require_level
+from .image_source import ImageSource, errors_of, require_level
 from .mosaics import open_mosaic
 from .ome_tiff import OmeTiff, is_ome
 from .rasters import LABELS, RASTERS, Raster

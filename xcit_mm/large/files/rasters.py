@@ -15,9 +15,7 @@ from ...base.file_headers import Tags, require_modest_header
 from ...base.geometry import Window
 from ...data.tiff.places import ALONE, NOWHERE, RASTERS, place_of
 from ...data.tiff.tiff_bands import Bands, color_bands, stored_bands
-from .blocks import require_small_blocks
-from .image_source import ImageSource
-from .levels import require_level
+from .image_source import ImageSource, require_level, require_small_blocks
 from .no_data import has_data, representable
 
 # PNG files of labels; OpenCV decodes PNG files of images.

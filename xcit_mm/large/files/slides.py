@@ -8,9 +8,7 @@ import numpy as np
 from ...base.environment import require
 from ...base.file_headers import require_own_files
 from ...base.geometry import Window, tiles
-from .blocks import require_small_blocks
-from .image_source import SourceWithGaps
-from .levels import require_level
+from .image_source import SourceWithGaps, require_level, require_small_blocks
 from .no_data import has_data
 from .pixel_sizes import pixel_size_of, to_full_size
 

@@ -15,9 +15,7 @@ from ...base.errors import UserError
 from ...base.finder import ZARR
 from ...base.geometry import Window
 from ...base.processes import shortened
-from .blocks import require_small_blocks
-from .image_source import ImageSource
-from .levels import require_level
+from .image_source import ImageSource, require_level, require_small_blocks
 from .pixel_sizes import PixelSize, in_micrometers, pixel_size_of
 
 # The names of the axes in OME-Zarr and xarray, in lower case.
