@@ -112,8 +112,3 @@ def test_small_regions_get_the_class_around_them(pixels, tmp_path):
         assert np.array_equal(merged, expected)
         assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_image_without_data_has_one_empty_part():
-    (part,) = label_polygons(np.full((9, 9), NODATA, np.uint8), NODATA)
-    assert len(part.outlines) == len(part.labels) == len(part.areas) == 0

@@ -58,18 +58,6 @@ def test_windows_of_each_format(name, image, segmentor, tmp_path):
     assert source.georeference == {}
 
 
-def test_an_address_is_downloaded(image):
-    source = open_image('https://example.org/a.jp2?b=c.tif', lambda address: image)
-    assert np.array_equal(source.read(WINDOW), image[tuple(WINDOW)])
-
-
-def test_a_pyramid_is_read_at_its_full_size(image, segmentor, tmp_path):
-    path = write(tmp_path / 'a.tif', image)
-    with rasterio.open(path, 'r+') as file:
-        file.build_overviews([2, 4])
-    assert np.array_equal(open_image(path, segmentor.read).read(WINDOW), image[tuple(WINDOW)])
-
-
 def test_an_image_is_normalized_as_by_the_preprocessor(image, full_size_segmentor):
     model, result = full_size_segmentor, normalized(image, full_size_segmentor)
     sample = model.pack(model.prepare(image))

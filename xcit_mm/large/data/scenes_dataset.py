@@ -84,6 +84,13 @@ class Scenes(BaseDataset):
     def classes(self) -> Sequence[str]:
         return self._metainfo.get('classes') or ()
 
+    def filter_data(self) -> list[dict]:
+        """Leave out images without objects if ``filter_cfg`` says so, as mmdet's datasets do."""
+        leaves_out = self._with_objects and (self.filter_cfg or {}).get('filter_empty_gt')
+        if self.test_mode or not leaves_out:
+            return self.data_list
+        return [info for info in self.data_list if len(info['polygons'].shapes)]
+
     def load_data_list(self) -> list[dict]:
         images = [*(self._listed_in_file() if self.ann_file else self._listed_in_folder())]
         log_remark(self)
@@ -183,6 +190,23 @@ class Scenes(BaseDataset):
         outside = IGNORED if self._background is None else self.classes.index(self._background)
         source = PolygonLabels(file, image.shape[:2], labels, outside, IGNORED)
         return info | dict(seg_map_path=str(file), label_source=source)
+
+
+@DATASETS.register_module()
+class GeoJSONDataset(Scenes):
+    """Images with a GeoJSON file each: ``NAME.geojson`` holds the objects of ``NAME.tif``.
+
+    These are :class:`Scenes` of a detector. ``tools/infer.py --stream`` writes such files.
+
+    Args:
+        data_prefix: ``img``, the folder of the images, and ``objects``, the folder of the GeoJSON
+            files. Default: the folder of the images.
+    """
+
+    def __init__(self, *args: Any, data_prefix: Mapping[str, str], **kwargs: Any) -> None:
+        folders = {LABELS if key == 'objects' else key: data_prefix[key] for key in data_prefix}
+        options = dict(label_suffix='.geojson', with_objects=True) | kwargs
+        super().__init__(*args, data_prefix=folders, **options)
 
 
 def images_of(dataset: BaseDataset, suffix: str, other: str | None = None) -> list[Path]:

@@ -1,6 +1,7 @@
 """OME-TIFF: channels in the pages of one file or of several files, with levels."""
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -15,7 +16,7 @@ from ...base.file_headers import require_modest_tiff
 from ...base.files import open_regular, parse_xml
 from ...base.geometry import Window
 from .image_source import ImageSource, require_few_channels, require_level, state_of_file
-from .pixel_sizes import MICROMETERS, in_micrometers, pixel_size_of
+from .pixel_sizes import MICROMETERS, PixelSize, in_micrometers, pixel_size_of
 from .rasters import GdalImage
 
 OME = tuple(f'.ome{suffix}' for suffix in ('.tif', '.tiff', '.btf', '.tf8'))
@@ -62,14 +63,7 @@ class OmeTiff(ImageSource):
         count = sum(page.channels for page in pages)
         require_few_channels(str(path), count)  # before each page is opened
         self._files = tuple(dict.fromkeys([path, *(page.path for page in pages)]))
-        # Only one page can say which of its bands are colors, and which is the opacity.
-        of_page = channels if len(pages) == 1 else None
-        opened = accumulate((page.channels for page in pages), initial=0)
-        self._pages = [
-            _opened(path, page, of_page, nodata)
-            for page, before in zip(pages, opened, strict=False)
-            if channels is None or before < channels
-        ]
+        self._pages = _open_pages(path, pages, channels, nodata)
         first = self._pages[0]
         count = first.shape[2] if len(pages) == 1 else count
         super().__init__(str(path), path, (*sizes[level], count), first.dtype, channels, nodata)
@@ -77,10 +71,7 @@ class OmeTiff(ImageSource):
         self.orientation = first.orientation
         self.max_rows, self.max_value = first.max_rows, first.max_value
         self._use_level(level, sizes)
-        sides = (
-            in_micrometers(pixels.get(f'PhysicalSize{axis}'), _unit(pixels, axis)) for axis in 'YX'
-        )
-        if (size := pixel_size_of(*sides)) is not None:
+        if (size := _pixel_size(pixels)) is not None:
             self.pixel_size = size.reduced(sizes[0], sizes[level])
 
     def __reduce__(self) -> tuple:
@@ -163,6 +154,20 @@ def _elsewhere(path: Path, name: str) -> UserError:
     )
 
 
+def _open_pages(
+    path: Path, pages: Sequence[Page], channels: int | None, nodata: float | None
+) -> list[GdalImage]:
+    """Open the pages that hold the first channels."""
+    # Only one page can say which of its bands are colors, and which is the opacity.
+    of_page = channels if len(pages) == 1 else None
+    before = accumulate((page.channels for page in pages), initial=0)
+    return [
+        _opened(path, page, of_page, nodata)
+        for page, first in zip(pages, before, strict=False)
+        if channels is None or first < channels
+    ]
+
+
 def _opened(path: Path, page: Page, channels: int | None, nodata: float | None) -> GdalImage:
     import rasterio
 
@@ -173,5 +178,7 @@ def _opened(path: Path, page: Page, channels: int | None, nodata: float | None) 
     return GdalImage(str(path), None, open_file, channels, nodata=nodata, tags=tags)
 
 
-def _unit(pixels: Element, axis: str) -> str:
-    return pixels.get(f'PhysicalSize{axis}Unit', MICROMETERS)
+def _pixel_size(pixels: Element) -> PixelSize | None:
+    names = [f'PhysicalSize{axis}' for axis in 'YX']
+    units = (pixels.get(f'{name}Unit', MICROMETERS) for name in names)
+    return pixel_size_of(*map(in_micrometers, map(pixels.get, names), units))

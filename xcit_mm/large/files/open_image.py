@@ -72,12 +72,13 @@ def _upright(image: str | Path | np.ndarray | Sequence[str | Path], *options: An
     """Open an image at a level, in its orientation for display."""
     _, channels, _, nodata, level = options
     if isinstance(image, np.ndarray):
-        require_level('the array', level, [image.shape[:2]])
         source: ImageSource = Array(image, 'the array', None, channels, nodata)
     elif isinstance(image, (str, Path)):
         source = _opened(image, *options)
     else:
         source = open_mosaic([Path(path).expanduser() for path in image], channels, nodata, level)
+    if source.level != level:  # an array has only one level
+        require_level(source.name, level, source.levels)
     if source.orientation == 1:
         return source
     return TurnedImage(source, Symmetry(*turns_of(source.orientation)))
@@ -91,30 +92,35 @@ def _opened(
     nodata: float | None,
     level: int,
 ) -> ImageSource:
-    path, suffix, is_remote = Path(image).expanduser(), suffix_of(str(image)), is_url(str(image))
-    readers = REMOTE if is_remote else BY_WINDOWS + (tuple(LABELS) if are_labels else ())
-    is_folder = not is_remote and is_zarr(path)
-    if suffix not in readers and not is_folder:
-        pixels = read(str(image))
-        require_level(str(image), level, [pixels.shape[:2]])
-        return Array(pixels, str(image), None if is_remote else path, channels, nodata)
-    with errors_of(image):
-        if is_remote:
-            return RemoteRaster(str(image), channels, are_labels, nodata, level)
-        if is_folder:
-            return ZarrImage(path, channels, nodata, level)
-        open_regular(path).close()
-        if suffix in SLIDES:
-            return Slide(path, nodata, level)
-        if is_ome(path) and not are_labels:
-            return OmeTiff(path, channels, nodata, level)
-        if suffix in VIRTUAL:
-            return open_virtual(path, channels, nodata, level)
-        if suffix in ARRAYS:
-            source = mapped(path, channels, nodata)
-            require_level(source.name, level, source.levels)
-            return source
-        return Raster(path, channels, are_labels, nodata, level)
+    path, suffix = Path(image).expanduser(), suffix_of(str(image))
+    if is_url(str(image)):
+        if suffix in REMOTE:
+            with errors_of(image):
+                return RemoteRaster(str(image), channels, are_labels, nodata, level)
+        return Array(read(str(image)), str(image), None, channels, nodata)
+    if suffix in BY_WINDOWS or (are_labels and suffix in LABELS) or is_zarr(path):
+        with errors_of(image):
+            return _by_windows(path, channels, are_labels, nodata, level)
+    return Array(read(str(image)), str(image), path, channels, nodata)
+
+
+def _by_windows(
+    path: Path, channels: int | None, are_labels: bool, nodata: float | None, level: int
+) -> ImageSource:
+    """Open a file or a folder on this machine of which a library reads windows."""
+    suffix = path.suffix.lower()
+    if is_zarr(path):
+        return ZarrImage(path, channels, nodata, level)
+    open_regular(path).close()
+    if suffix in SLIDES:
+        return Slide(path, nodata, level)
+    if is_ome(path) and not are_labels:
+        return OmeTiff(path, channels, nodata, level)
+    if suffix in VIRTUAL:
+        return open_virtual(path, channels, nodata, level)
+    if suffix in ARRAYS:
+        return mapped(path, channels, nodata)
+    return Raster(path, channels, are_labels, nodata, level)
 
 
 def open_header(path: str | Path, are_labels: bool = False) -> ImageSource:

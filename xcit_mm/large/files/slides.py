@@ -11,6 +11,7 @@ from ...base.geometry import Window, tiles
 from .image_source import SourceWithGaps, require_level, require_small_blocks
 from .no_data import has_data
 from .pixel_sizes import pixel_size_of, to_full_size
+from .validity import box_of
 
 SLIDES = ('.svs', '.ndpi', '.mrxs', '.scn', '.vms', '.vmu', '.bif', '.svslide', '.dcm')
 # Pixels of a level that is read to find where a slide was scanned, and of the blocks that are read
@@ -59,10 +60,12 @@ class Slide(SourceWithGaps):
             return super().valid_box()
         level = len(self.levels) - 1
         alpha = np.asarray(self._file.read_region((0, 0), level, smallest[::-1]))[..., 3]
-        sides = zip((1, 0), smallest, self.shape, strict=False)
-        spans = [(*_extent(alpha.any(axis)), n, size) for axis, n, size in sides]
-        box = (slice(a * size // n, -(-b * size // n)) for a, b, n, size in spans)
-        return Window(*box).clipped(self.shape[:2])
+        box = box_of(alpha > 0)
+        if 0 in box.size:
+            return box
+        # A pixel on each side may be part of an area that was scanned.
+        sides = zip(box.grown(1, smallest), smallest, self.shape, strict=False)
+        return Window(*(slice(s.start * size // n, -(-s.stop * size // n)) for s, n, size in sides))
 
     def _read_both(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
         """Return the pixels of a window, and which of them have data."""
@@ -95,9 +98,3 @@ class Slide(SourceWithGaps):
         )
         size = columns.stop - columns.start, rows.stop - rows.start
         return np.asarray(self._file.read_region((x, y), self.level, size))
-
-
-def _extent(is_scanned: np.ndarray) -> tuple[int, int]:
-    """Return the first and the last pixel with a part of the scanned area, and one more pixel."""
-    (places,) = np.nonzero(is_scanned)
-    return (int(places[0]) - 1, int(places[-1]) + 2) if len(places) else (0, 0)

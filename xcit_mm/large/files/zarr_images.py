@@ -60,9 +60,8 @@ class ZarrImage(ImageSource):
         for _ in _regular_files(self._root):
             pass  # before Zarr opens one of them
         node = zarr.open(LocalStore(self._root, read_only=True), mode='r')
-        levels = (
-            [*_scales(path, node)] if isinstance(node, zarr.Group) else [_level(str(path), node)]
-        )
+        is_group = isinstance(node, zarr.Group)
+        levels = [*_scales(path, node)] if is_group else [_level(str(path), node)]
         sizes = [each.shape[:2] for each in levels]
         require_level(str(path), level, sizes)
         self._array, self._axes, shape, pixel_size = levels[level]
@@ -152,17 +151,7 @@ def _level(
         names = getattr(array.metadata, 'dimension_names', None)
         names = names or array.attrs.get('_ARRAY_DIMENSIONS')
     shape = array.shape
-    if names and None not in names:
-        rows, columns, channels = (
-            next((i for i, axis in enumerate(names) if axis.lower() in usual), None)
-            for usual in (ROWS, COLUMNS, CHANNELS)
-        )
-    else:
-        first = max(0, len(shape) - 3)
-        is_first = len(shape) > 2 and shape[first] < shape[-1]
-        rows, columns = (first + is_first, first + 1 + is_first)
-        channels = None if len(shape) < 3 else first if is_first else first + 2
-    axes = rows, columns, channels
+    rows, columns, channels = axes = _axes(shape, names)
     others = [n for axis, n in enumerate(shape) if axis not in axes]
     if None in axes[:2] or columns >= len(shape) or others != [1] * len(others):
         raise UserError(
@@ -171,6 +160,20 @@ def _level(
         )
     count = 1 if channels is None else shape[channels]
     return _Level(array, axes, (shape[rows], shape[columns], count), pixel_size)
+
+
+def _axes(shape: Sequence[int], names: Sequence[str] | None) -> list[int | None]:
+    """Return the numbers of the axes y, x and c of an array; None for an axis that it lacks."""
+    if names and None not in names:
+        return [
+            next((i for i, axis in enumerate(names) if axis.lower() in usual), None)
+            for usual in (ROWS, COLUMNS, CHANNELS)
+        ]
+    if len(shape) < 3:
+        return [0, 1, None]
+    first = len(shape) - 3
+    is_first = shape[first] < shape[-1]
+    return [first + is_first, first + is_first + 1, first if is_first else first + 2]
 
 
 def _regular_files(folder: Path | str) -> Iterator[os.DirEntry]:

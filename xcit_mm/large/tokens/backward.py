@@ -33,11 +33,10 @@ from ...network.ops.gram import affine_map, map_tokens
 from ...network.ops.moments import to_widest
 from ...network.ops.sums import from_sums
 from ...network.rows import ALONE, RowsWithGaps
-from .passes import HALO, TILE_TENSORS, Passes
-from .shards import Borrowed, Shards
+from .passes import TILE_TENSORS, Passes
+from .shards import Shards
 from .streamable import require_trainable
-from .token_files import TokenFile
-from .token_gradients import TokenGradients
+from .tape import TokenGradients
 from .workspace import Demand, free_disk, memory_limit, open_workspace
 
 TRAINED_TILE_TENSORS = 40  # the most tensors of its size that the graph of a tile needs
@@ -223,15 +222,9 @@ class TrainedPasses(Passes):
                 computed, tokens = self._with_data(window), None
                 if computed is not None:
                     x, outer = self._with_halo(source, computed, borrowed)
+                    x = sent(x, self.device)
                     tokens = self._layer_on_tile(n, x, attention, outer, computed)
                 self._write(store, window, computed, tokens)
-
-    def _with_halo(
-        self, source: TokenFile, window: Window, borrowed: Borrowed
-    ) -> tuple[Tensor, Window]:
-        """Return the tokens of a tile with its halo, and the window of them."""
-        outer = window.grown(HALO, self.size)
-        return sent(source.read(outer, borrowed), self.device), outer
 
     def _layer_backward(
         self,
@@ -284,7 +277,7 @@ class TrainedPasses(Passes):
             if window is None:
                 continue
             x, outer = self._with_halo(source, window, borrowed)
-            x.requires_grad_(of_input is not None)
+            x = sent(x, self.device).requires_grad_(of_input is not None)
             with torch.enable_grad():
                 y = self._layer_on_tile(number, x, total.leaves[:2], outer, window)
                 outputs, gradients = [y], [sent(output.file.read(window), y.device).to(y)]
