@@ -14,6 +14,7 @@ from xcit_mm.base.geometry import Window, tiles, whole
 from xcit_mm.data.transforms.decode import BadImageError
 from xcit_mm.data.transforms.multiband import LoadMultiband
 from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.files.image_source import ReadOptions
 from xcit_mm.large.files.image_views import RGBImage
 from xcit_mm.large.files.open_image import open_image
 from xcit_mm.large.files.slides import Slide
@@ -214,7 +215,7 @@ def slide(tmp_path, monkeypatch):
         (tmp_path / 'a.svs').touch()
         monkeypatch.setattr('openslide.OpenSlide', lambda path: Scan(properties))
         monkeypatch.setattr('xcit_mm.large.files.slides.require_own_files', lambda path: path)
-        return Slide(tmp_path / 'a.svs', level=level)
+        return Slide(tmp_path / 'a.svs', ReadOptions(level=level))
 
     return opened
 

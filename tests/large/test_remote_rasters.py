@@ -13,6 +13,7 @@ from xcit_mm import UserError
 from xcit_mm.base import http
 from xcit_mm.base.geometry import Window, whole
 from xcit_mm.large.files import remote_rasters
+from xcit_mm.large.files.image_source import ReadOptions
 from xcit_mm.large.files.open_image import image_size, open_image
 from xcit_mm.large.files.rasters import Raster
 
@@ -77,7 +78,7 @@ def test_windows_are_read_by_parts(server, file, monkeypatch):
 def test_levels_are_read_from_the_overviews(server, file):
     source = open_image(server.url('/cog.tif'), str, level=1)
     assert np.array_equal(
-        source.read(whole((300, 350))), Raster(file, level=1).read(whole((300, 350)))
+        source.read(whole((300, 350))), Raster(file, ReadOptions(level=1)).read(whole((300, 350)))
     )
     assert open_image(server.url('/cog.tif'), str, resolution=1.7).shape == (176, 206, 3)
 

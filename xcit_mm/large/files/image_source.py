@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,29 @@ TILE = 2048, 2048  # pixels that are read at a time if tiles may have any size
 
 class WindowError(UserError):
     """A window of an image cannot be read."""
+
+
+class ReadOptions(NamedTuple):
+    """What is read of an image file.
+
+    Attributes:
+        channels: The number of channels that are read, from the first. Default: all bands as they
+            are stored, among them the transparency.
+        are_labels: Whether bands are read as they are stored, and no pixel is without data.
+        nodata: The value of pixels without data. Default: the value in the file.
+        level: The number of the level; 0 is the full image, and N is its N-th overview.
+        is_stored: Whether the channels are the first bands as they are stored. A virtual raster
+            needs this, because it names bands by number. Otherwise, the channels are colors.
+    """
+
+    channels: int | None = None
+    are_labels: bool = False
+    nodata: float | None = None
+    level: int = 0
+    is_stored: bool = False
+
+
+DEFAULT = ReadOptions()
 
 
 class ImageSource(ABC):
@@ -186,6 +209,15 @@ class ImageSource(ABC):
 
     @abstractmethod
     def _read(self, window: Window) -> np.ndarray: ...
+
+
+class FileSource(ImageSource):
+    """An image of a file that a pickle opens again, with the same arguments."""
+
+    _arguments: tuple
+
+    def __reduce__(self) -> tuple:
+        return type(self), self._arguments, dict(_state=self._state)
 
 
 class SourceWithGaps(ImageSource):

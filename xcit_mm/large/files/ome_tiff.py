@@ -15,7 +15,13 @@ from ...base.errors import UserError, one_line
 from ...base.file_headers import require_modest_tiff
 from ...base.files import open_regular, parse_xml
 from ...base.geometry import Window
-from .image_source import ImageSource, require_few_channels, require_level, state_of_file
+from .image_source import (
+    FileSource,
+    ReadOptions,
+    require_few_channels,
+    require_level,
+    state_of_file,
+)
 from .pixel_sizes import MICROMETERS, PixelSize, in_micrometers, pixel_size_of
 from .rasters import GdalImage
 
@@ -33,7 +39,7 @@ class Page(NamedTuple):
     channels: int
 
 
-class OmeTiff(ImageSource):
+class OmeTiff(FileSource):
     """The first image of an OME-TIFF file, at a level; 0 is the full image.
 
     tifffile finds the pages, and GDAL reads windows of them. The channels are in the order of the
@@ -44,15 +50,10 @@ class OmeTiff(ImageSource):
             image has several sections or times.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        channels: int | None = None,
-        nodata: float | None = None,
-        level: int = 0,
-    ) -> None:
+    def __init__(self, path: Path, options: ReadOptions) -> None:
         require('tifffile')
-        self._arguments = path, channels, nodata, level
+        self._arguments = path, options
+        channels, _, nodata, level, _ = options
         pixels, levels = _structure(path)
         sizes = [size for size, _ in levels]
         require_level(str(path), level, sizes)
@@ -73,9 +74,6 @@ class OmeTiff(ImageSource):
         self._use_level(level, sizes)
         if (size := _pixel_size(pixels)) is not None:
             self.pixel_size = size.reduced(sizes[0], sizes[level])
-
-    def __reduce__(self) -> tuple:
-        return OmeTiff, self._arguments, dict(_state=self._state)
 
     def _file_state(self) -> list:
         return [state_of_file(path) for path in self._files]
@@ -175,7 +173,7 @@ def _opened(path: Path, page: Page, channels: int | None, nodata: float | None) 
         tags = require_modest_tiff(path, file, page.offset)
     name = f'GTIFF_DIR:off:{page.offset}:{page.path.resolve()}'
     open_file = partial(rasterio.open, name, driver='GTiff')
-    return GdalImage(str(path), None, open_file, channels, nodata=nodata, tags=tags)
+    return GdalImage(str(path), None, open_file, ReadOptions(channels, nodata=nodata), tags)
 
 
 def _pixel_size(pixels: Element) -> PixelSize | None:

@@ -8,7 +8,6 @@ others.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from ...data.tiff.tiff_bands import turns_of
 from ...data.transforms.decode import size_of
 from ...network.weights.cache import is_url
 from .arrays import Array, mapped
-from .image_source import ImageSource, errors_of, require_level
+from .image_source import ImageSource, ReadOptions, errors_of, require_level
 from .mosaics import open_mosaic
 from .ome_tiff import OmeTiff, is_ome
 from .rasters import LABELS, RASTERS, Raster
@@ -59,68 +58,65 @@ def open_image(
         UserError: If the file does not exist or cannot be opened as an image, or has no such level
             or no resolution.
     """
-    options = read, channels, are_labels, nodata
-    source = _upright(image, *options, level or 0)
+    options = ReadOptions(channels, are_labels, nodata, level or 0)
+    source = _upright(image, read, options)
     if resolution is None:
         return source
     if best := level_for(source, resolution):
-        source = _upright(image, *options, best)
+        source = _upright(image, read, options._replace(level=best))
     return at_resolution(source, resolution)
 
 
-def _upright(image: str | Path | np.ndarray | Sequence[str | Path], *options: Any) -> ImageSource:
+def _upright(
+    image: str | Path | np.ndarray | Sequence[str | Path],
+    read: Callable[[str], np.ndarray],
+    options: ReadOptions,
+) -> ImageSource:
     """Open an image at a level, in its orientation for display."""
-    _, channels, _, nodata, level = options
     if isinstance(image, np.ndarray):
-        source: ImageSource = Array(image, 'the array', None, channels, nodata)
+        source: ImageSource = Array(image, 'the array', None, options.channels, options.nodata)
     elif isinstance(image, (str, Path)):
-        source = _opened(image, *options)
+        source = _opened(image, read, options)
     else:
-        source = open_mosaic([Path(path).expanduser() for path in image], channels, nodata, level)
-    if source.level != level:  # an array has only one level
-        require_level(source.name, level, source.levels)
+        source = open_mosaic([Path(path).expanduser() for path in image], options)
+    if source.level != options.level:  # an array has only one level
+        require_level(source.name, options.level, source.levels)
     if source.orientation == 1:
         return source
     return TurnedImage(source, Symmetry(*turns_of(source.orientation)))
 
 
 def _opened(
-    image: str | Path,
-    read: Callable[[str], np.ndarray],
-    channels: int | None,
-    are_labels: bool,
-    nodata: float | None,
-    level: int,
+    image: str | Path, read: Callable[[str], np.ndarray], options: ReadOptions
 ) -> ImageSource:
     path, suffix = Path(image).expanduser(), suffix_of(str(image))
+    of_array = options.channels, options.nodata
     if is_url(str(image)):
         if suffix in REMOTE:
             with errors_of(image):
-                return RemoteRaster(str(image), channels, are_labels, nodata, level)
-        return Array(read(str(image)), str(image), None, channels, nodata)
-    if suffix in BY_WINDOWS or (are_labels and suffix in LABELS) or is_zarr(path):
+                return RemoteRaster(str(image), options)
+        return Array(read(str(image)), str(image), None, *of_array)
+    if suffix in BY_WINDOWS or (options.are_labels and suffix in LABELS) or is_zarr(path):
         with errors_of(image):
-            return _by_windows(path, channels, are_labels, nodata, level)
-    return Array(read(str(image)), str(image), path, channels, nodata)
+            return _by_windows(path, options)
+    return Array(read(str(image)), str(image), path, *of_array)
 
 
-def _by_windows(
-    path: Path, channels: int | None, are_labels: bool, nodata: float | None, level: int
-) -> ImageSource:
+def _by_windows(path: Path, options: ReadOptions) -> ImageSource:
     """Open a file or a folder on this machine of which a library reads windows."""
     suffix = path.suffix.lower()
     if is_zarr(path):
-        return ZarrImage(path, channels, nodata, level)
+        return ZarrImage(path, options)
     open_regular(path).close()
     if suffix in SLIDES:
-        return Slide(path, nodata, level)
-    if is_ome(path) and not are_labels:
-        return OmeTiff(path, channels, nodata, level)
+        return Slide(path, options)
+    if is_ome(path) and not options.are_labels:
+        return OmeTiff(path, options)
     if suffix in VIRTUAL:
-        return open_virtual(path, channels, nodata, level)
+        return open_virtual(path, options)
     if suffix in ARRAYS:
-        return mapped(path, channels, nodata)
-    return Raster(path, channels, are_labels, nodata, level)
+        return mapped(path, options.channels, options.nodata)
+    return Raster(path, options)
 
 
 def open_header(path: str | Path, are_labels: bool = False) -> ImageSource:

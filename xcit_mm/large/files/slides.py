@@ -8,7 +8,13 @@ import numpy as np
 from ...base.environment import require
 from ...base.file_headers import require_own_files
 from ...base.geometry import Window, tiles
-from .image_source import SourceWithGaps, require_level, require_small_blocks
+from .image_source import (
+    FileSource,
+    ReadOptions,
+    SourceWithGaps,
+    require_level,
+    require_small_blocks,
+)
 from .no_data import has_data
 from .pixel_sizes import pixel_size_of, to_full_size
 from .validity import box_of
@@ -19,7 +25,7 @@ SLIDES = ('.svs', '.ndpi', '.mrxs', '.scn', '.vms', '.vmu', '.bif', '.svslide', 
 MAX_SURVEYED, BLOCK = 2**22, 1024
 
 
-class Slide(SourceWithGaps):
+class Slide(FileSource, SourceWithGaps):
     """A whole-slide image that openslide opens, at a level; 0 is its highest resolution.
 
     Areas that were not scanned have no data. Some scanners (MIRAX, Leica, Ventana) note the bounds
@@ -27,10 +33,11 @@ class Slide(SourceWithGaps):
     ``transform`` of the georeference leads to pixels from there.
     """
 
-    def __init__(self, path: Path, nodata: float | None = None, level: int = 0) -> None:
+    def __init__(self, path: Path, options: ReadOptions) -> None:
         require('openslide')
         import openslide
 
+        self._arguments, level = (path, options), options.level
         self._file = openslide.OpenSlide(require_own_files(path))
         levels = [size[::-1] for size in self._file.level_dimensions]
         require_level(str(path), level, levels)
@@ -40,7 +47,7 @@ class Slide(SourceWithGaps):
             block = [int(properties.get(tile + side, 1)) for side in ('height', 'width')]
             require_small_blocks(path, block, 4)
         shape = *levels[level], 3
-        super().__init__(str(path), path, shape, np.dtype(np.uint8), nodata=nodata)
+        super().__init__(str(path), path, shape, np.dtype(np.uint8), nodata=options.nodata)
         self.has_gaps = True
         self._use_level(level, levels)
         corner = [int(properties.get(f'openslide.bounds-{axis}', 0)) for axis in 'yx']
@@ -49,9 +56,6 @@ class Slide(SourceWithGaps):
         sides = (properties.get(f'openslide.mpp-{axis}') for axis in 'yx')
         if (pixel := pixel_size_of(*sides)) is not None:
             self.pixel_size = pixel.reduced(levels[0], shape)
-
-    def __reduce__(self) -> tuple:
-        return Slide, (self._path, self.nodata, self.level), dict(_state=self._state)
 
     def valid_box(self) -> Window:
         """Return the box of the scanned area, from the smallest level."""
