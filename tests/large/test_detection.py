@@ -90,11 +90,10 @@ def windows(monkeypatch) -> list[tuple]:
     return windows
 
 
-@pytest.mark.parametrize('tile', [64, 1024])
 def test_boxes_scores_and_masks_equal_those_of_the_whole_image(
-    without_limits, image, monkeypatch, tile, windows
+    without_limits, image, monkeypatch, windows
 ):
-    monkeypatch.setattr(detection, 'TILE', tile)
+    monkeypatch.setattr(detection, 'TILE', 64)
     expected = without_limits.predict(image)
     large = without_limits.predict_large(image, score_thr=float(expected.scores[-1]) - 1e-6)
     # Boxes reach beyond their tile: to the height of the image, 130 pixels, at stride 32.
@@ -121,9 +120,8 @@ def test_boxes_scores_and_masks_equal_those_of_the_whole_image(
     assert len(above) == len(above.masks) == 10
 
 
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_objects_in_16_bits(without_limits, image, dtype, windows):
-    image = image[:66, :98]  # products in float16 take long on a CPU
+def test_objects_in_16_bits(without_limits, image, windows):
+    image, dtype = image[:66, :98], torch.bfloat16
     expected = without_limits.predict_large(image, score_thr=0.3)
     windows.clear()
     narrow = dataclasses.replace(without_limits, streamed_dtype=dtype)

@@ -21,7 +21,6 @@ from xcit_mm.data.transforms.decode import BadImageError, LoadImage
 from xcit_mm.data.transforms.label_images import LoadLabels
 from xcit_mm.large.files import image_source
 from xcit_mm.large.files.arrays import Array
-from xcit_mm.large.files.rasters import Raster
 from xcit_mm.large.files.symmetries import Symmetry
 from xcit_mm.large.labels.label_windows import open_labels
 from xcit_mm.predict.write.geotiff import write_tiff
@@ -183,7 +182,7 @@ def test_a_truncated_file_is_refused(labels, tmp_path):
         open_labels(str(tmp_path / name), IMAGE)
 
 
-def png(labels: np.ndarray, bits: int, kind: int, interlaced: bool) -> bytes:
+def png(labels: np.ndarray, bits: int, kind: int) -> bytes:
     """Return a PNG file of gray values (kind 0) or with a palette (3)."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
@@ -198,27 +197,12 @@ def png(labels: np.ndarray, bits: int, kind: int, interlaced: bool) -> bytes:
         digits = (row[:, None] >> np.arange(bits)[::-1]) & 1
         return b'\0' + np.packbits(digits.astype(bool)).tobytes()
 
-    grids = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2)]
-    grids = [*grids, (1, 0, 2, 1)] if interlaced else [(0, 0, 1, 1)]
-    rows = b''.join(packed(row) for y, x, dy, dx in grids for row in labels[y::dy, x::dx])
-    header = struct.pack('>IIBBBBB', *labels.shape[::-1], bits, kind, 0, 0, interlaced)
+    rows = b''.join(map(packed, labels))
+    header = struct.pack('>IIBBBBB', *labels.shape[::-1], bits, kind, 0, 0, 0)
     palette = chunk(b'PLTE', bytes(3 * 2**bits)) if kind else b''
     content = chunk(b'IHDR', header) + palette
     pixels = chunk(b'IDAT', zlib.compress(rows))
     return b'\x89PNG\r\n\x1a\n' + content + pixels + chunk(b'IEND', b'')
-
-
-@pytest.mark.parametrize('interlaced', [False, True])
-@pytest.mark.parametrize(
-    ('bits', 'kind'), [(1, 0), (2, 0), (4, 0), (8, 0), (16, 0), (1, 3), (2, 3), (4, 3), (8, 3)]
-)
-def test_windows_of_png_files_have_the_numbers_that_are_stored(bits, kind, interlaced, tmp_path):
-    labels = np.random.default_rng(0).integers(0, 2**bits, (45, 64))
-    (tmp_path / 'a.png').write_bytes(png(labels, bits, kind, interlaced))
-    windows = open_labels(str(tmp_path / 'a.png'), IMAGE)
-    assert isinstance(windows._source, Raster) and windows.max_rows == 1100
-    assert np.array_equal(windows.read(WINDOW), labels[tuple(WINDOW)])
-    assert np.array_equal(pickle.loads(pickle.dumps(windows)).read(WINDOW), windows.read(WINDOW))
 
 
 def write_gdal(path: Path, labels: np.ndarray, colors: dict | None = None, **options) -> None:
@@ -251,10 +235,10 @@ STORED = {  # the bits of the labels, and the writer
     'bool.tif': (1, lambda path, labels: tifffile.imwrite(path, labels.astype(bool))),
     'turned.tif': (4, write_turned),
     **{
-        f'{b} bits.png': (b, lambda path, labels, b=b: path.write_bytes(png(labels, b, 0, False)))
+        f'{b} bits.png': (b, lambda path, labels, b=b: path.write_bytes(png(labels, b, 0)))
         for b in (1, 2, 4)
     },
-    'palette.png': (4, lambda path, labels: path.write_bytes(png(labels, 4, 3, False))),
+    'palette.png': (4, lambda path, labels: path.write_bytes(png(labels, 4, 3))),
     'palette.bmp': (4, lambda path, labels: with_palette(labels).save(path)),
 }
 

@@ -72,8 +72,10 @@ def expected(values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return expected_axis(rows.swapaxes(0, 1), size[1]).swapaxes(0, 1)
 
 
-@pytest.mark.parametrize('size', [(75, 70), (31, 211), (149, 210), (200, 333), (150, 5), (1, 1)])
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize(
+    ('kind', 'size'),
+    [('u1', (75, 70)), ('f4', (149, 210)), ('u2', (200, 333)), ('i4', (150, 5)), ('u1', (1, 1))],
+)
 def test_a_resampled_image_has_the_same_values_in_any_window(kind, size, monkeypatch):
     image = ResampledImage(Array(KINDS[kind], 'the array'), size)
     result = image.read(whole(size))

@@ -47,9 +47,8 @@ def test_maps_equal_those_of_one_process(count, patch_size, tmp_path):
     in_processes(count, compare, tmp_path)
 
 
-@pytest.mark.parametrize('count', [3])
 def test_predictions_equal_those_of_one_process(
-    count, full_size_segmentor, full_size_detector, image, tmp_path, monkeypatch
+    full_size_segmentor, full_size_detector, image, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(detection, 'TILE', 64)
     segmentor, detector = full_size_segmentor, full_size_detector
@@ -62,7 +61,7 @@ def test_predictions_equal_those_of_one_process(
     def compare(rank: int) -> None:
         shared = [
             segmentor.predict_large(image, with_scores=True),
-            segmentor.predict_large(image, memory=0, store=tmp_path / f'store_{count}'),
+            segmentor.predict_large(image, memory=0, store=tmp_path / 'store'),
             detector.predict_large(image, score_thr=score_thr - 1e-5),
             segmentor.predict_large(image, statistics_window=64),
         ]
@@ -84,12 +83,11 @@ def test_predictions_equal_those_of_one_process(
             assert (mask != other).mean() < 1e-2
         assert np.array_equal(shared[3].labels, local.labels)
 
-    in_processes(count, compare, tmp_path)
+    in_processes(3, compare, tmp_path)
 
 
-@pytest.mark.parametrize('patch_size', [8])
-def test_pooled_maps_equal_those_of_one_process(patch_size, tmp_path):
-    model = build('upernet_xcit_t12_8_160k', patch_size=patch_size)
+def test_pooled_maps_equal_those_of_one_process(tmp_path):
+    model = build('upernet_xcit_t12_8_160k', patch_size=8)
     image = torch.randn(3, 217, 131)
 
     def label() -> torch.Tensor:

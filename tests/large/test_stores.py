@@ -250,15 +250,14 @@ def test_an_image_that_changes_during_a_run_or_after_a_kill_is_refused(segmentor
         predict_large(segmentor, copy, options)
 
 
-@pytest.mark.parametrize('error', [KeyboardInterrupt('stop')])
 def test_an_error_after_the_prediction_keeps_the_store_unless_the_image_has_changed(
-    segmentor, scene, tmp_path, monkeypatch, error
+    segmentor, scene, tmp_path, monkeypatch
 ):
     copy = Path(shutil.copy(scene, tmp_path))
     options, counting = LargeOptions(memory=0, store=tmp_path / 'store'), Counting()
 
     def fail(*_) -> None:
-        raise error
+        raise KeyboardInterrupt('stop')
 
     def change(*_) -> None:
         os.utime(copy, (1, 1))
@@ -266,7 +265,7 @@ def test_an_error_after_the_prediction_keeps_the_store_unless_the_image_has_chan
 
     overview = 'xcit_mm.predict.large.predict_large.overview'
     monkeypatch.setattr(overview, fail)
-    with pytest.raises(type(error), match=str(error)) as caught:
+    with pytest.raises(KeyboardInterrupt) as caught:
         predict_large(segmentor, copy, options)
     monkeypatch.setattr(overview, change)
     with pytest.raises(UserError, match='has changed while it was read: run the'):

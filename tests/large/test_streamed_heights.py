@@ -100,8 +100,8 @@ def test_slices_keep_the_middle_of_what_they_share(model, image):
     assert largest_steps(exact, exact, *borders) == (0, 0)
 
 
-@pytest.mark.parametrize('large', [dict(sliced=96, overlap=32)])
-def test_a_scene_becomes_a_geotiff_of_floats(large, weights, model, scene, tmp_path):
+def test_a_scene_becomes_a_geotiff_of_floats(weights, model, scene, tmp_path):
+    large = dict(sliced=96, overlap=32)
     done, problems = infer(
         CONFIG,
         weights,
