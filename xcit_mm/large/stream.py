@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +14,8 @@ from ..base.geometry import Window, tiles
 from ..base.processes import all_processes, cpu_group, digest_of_module, require_same
 from ..network import XCiT
 from .maps.lazy import LazyMap
-from .maps.streamed_maps import Pyramid, pass_back
-from .tokens.backward import TrainedPasses, accumulate, new_gradients
+from .maps.streamed_maps import Pyramid
+from .tokens.backward import TrainedPasses, accumulate, new_gradients, pass_back
 from .tokens.passes import Image, Passes
 from .tokens.workspace import Demand, open_workspace
 
@@ -74,8 +75,9 @@ def stream_backward(
                 f'the gradients have the shapes {passed}, but the maps have {shapes}'
             )
 
-        def read_back(pyramid: Pyramid) -> None:
-            for level, gradient, window in zip(pyramid.maps, gradients, own, strict=True):
+        def read_back(*leaves: Any) -> None:
+            maps = Pyramid(passes, *leaves).maps
+            for level, gradient, window in zip(maps, gradients, own, strict=True):
                 _read_back(level, gradient, window, passes.scale)
 
         parameters = [p for level in backbone.levels for m in level[2:] for p in m.parameters()]

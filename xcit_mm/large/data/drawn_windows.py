@@ -12,7 +12,7 @@ from mmengine.registry import DATASETS
 from ...base.geometry import Span, Window, length
 from ...data.transforms.decode import BadImageError, SampleError
 from ..files.open_image import open_header
-from .scenes_dataset import images_of, listed, log_remark
+from .scenes_dataset import images_of, listed
 
 NO_DATA = 'no window with data was found in it'
 MAX_DRAWS = 32  # windows that are drawn until one has enough pixels with data
@@ -180,9 +180,8 @@ class UnlabeledWindows(DrawnWindows):
         super().__init__(*args, data_prefix={**data_prefix}, serialize_data=False, **kwargs)
 
     def load_data_list(self) -> list[dict]:
-        images = images_of(self, self._suffix)
-        log_remark(self)
-        return [listed(path, number, open_header(path)) for number, path in enumerate(images)]
+        images = enumerate(images_of(self, self._suffix))
+        return [listed(path, number, open_header(path)) for number, path in images]
 
     def scenes(self) -> BaseDataset:
         """Return the whole scenes as a dataset of open images."""

@@ -92,8 +92,7 @@ class Scenes(BaseDataset):
         return [info for info in self.data_list if len(info['polygons'].shapes)]
 
     def load_data_list(self) -> list[dict]:
-        images = [*(self._listed_in_file() if self.ann_file else self._listed_in_folder())]
-        log_remark(self)
+        images = self._listed_in_file() if self.ann_file else self._listed_in_folder()
         return [self._described(*image) for image in images]
 
     def get_data_info(self, idx: int) -> dict:
@@ -126,6 +125,7 @@ class Scenes(BaseDataset):
 
     def _listed_in_file(self) -> Iterator[tuple[Path, int, LabeledPolygons]]:
         content, self.remark = read_annotations(self.ann_file, encodes_masks=False)
+        _log(self.remark)
         names = {category['id']: dict(name=category['name']) for category in content['categories']}
         place = f'{self.ann_file}: a category'
         labels = {id_: label_of(n, 'name', self.classes, place) for id_, n in names.items()}
@@ -218,6 +218,7 @@ def images_of(dataset: BaseDataset, suffix: str, other: str | None = None) -> li
     images = sorted(find_files(folder, [suffix], left))
     images = [path for path in images if other is None or not path.name.endswith(other)]
     dataset.remark = left.sentence(folder)
+    _log(dataset.remark)
     if not images:
         raise UserError(
             f'{folder} has no images *{suffix}: set their folder in data_prefix and their suffix '
@@ -226,9 +227,9 @@ def images_of(dataset: BaseDataset, suffix: str, other: str | None = None) -> li
     return images
 
 
-def log_remark(dataset: BaseDataset) -> None:
-    if dataset.remark:
-        print_log(printable(dataset.remark), 'current')
+def _log(remark: str) -> None:
+    if remark:
+        print_log(printable(remark), 'current')
 
 
 def listed(path: Path, id_: int, image: ImageSource) -> dict:

@@ -12,8 +12,8 @@ from torch.autograd import Function
 from ...base.processes import all_processes, cpu_group, require_same
 from ...base.progress import Progress, silent
 from ..maps.known_models import require_detector, require_segmentor
-from ..maps.streamed_maps import Pyramid, pass_back
-from ..tokens.backward import TrainedPasses, new_gradients, workspace_of
+from ..maps.streamed_maps import Pyramid
+from ..tokens.backward import TrainedPasses, new_gradients, pass_back, workspace_of
 from ..tokens.normalized import NormalizedImage
 from ..tokens.passes import Unread
 from ..tokens.streamable import require_trainable
@@ -103,7 +103,8 @@ def _gradients(
     trunk = {id(p) for part in passes.trunk for p in part.parameters()}
     of_tiles = [p for p in model.parameters() if p.requires_grad and id(p) not in trunk]
 
-    def losses(pyramid: Pyramid) -> dict[str, Tensor]:
+    def losses(*leaves: Any) -> dict[str, Tensor]:
+        pyramid = Pyramid(passes, *leaves)
         if hasattr(model, 'decode_head'):
             return segment_loss.losses(model, pyramid, sample.label_windows, progress)
         return detect_loss.losses(model, pyramid, passes, sample, image.size, progress)

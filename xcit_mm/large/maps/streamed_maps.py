@@ -1,10 +1,8 @@
 """The maps of a backbone, computed window by window from the stores of its passes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
-from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,41 +10,12 @@ from torch.nn import functional as F
 
 from ...base.device import sent
 from ...base.geometry import Span, Window, grown, shifted
-from ...base.progress import Progress, silent
 from ...network.xcit import STRIDES
-from ..tokens.backward import TrainedPasses, added_up, workspace_of
 from ..tokens.passes import Passes
 from ..tokens.shards import Borrowed
 from ..tokens.tape import Tape, TokenGradients
 from .axes import Axis
 from .lazy import LazyMap
-
-Result = TypeVar('Result')
-
-
-def pass_back(
-    passes: TrainedPasses,
-    parameters: Sequence[nn.Parameter],
-    compute: Callable[['Pyramid'], Result],
-    memory: int | None = None,
-    store: str | Path | None = None,
-    progress: Progress = silent,
-) -> Result:
-    """Run passes, compute gradients from their maps, and pass them back through all layers.
-
-    ``compute`` adds gradients to the pyramid and to the ``grad`` of ``parameters``, which are those
-    outside the layers of the passes. For ``memory`` and ``store``, see :func:`.stream_backward`.
-    """
-    with workspace_of(passes, memory, store):
-        passes.run(progress)
-        of_levels = passes.gradients()
-        pyramid = Pyramid(passes, Tape(), of_levels)
-        with added_up(parameters, passes.shards):
-            result = compute(pyramid)
-        for of_level in of_levels:
-            of_level.settle()
-        passes.backward(of_levels, progress)
-    return result
 
 
 class Pyramid:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +36,10 @@ from ...network.rows import ALONE, RowsWithGaps
 from .passes import TILE_TENSORS, Passes
 from .shards import Shards
 from .streamable import require_trainable
-from .tape import TokenGradients
+from .tape import Tape, TokenGradients
 from .workspace import Demand, free_disk, memory_limit, open_workspace
+
+Result = TypeVar('Result')
 
 TRAINED_TILE_TENSORS = 40  # the most tensors of its size that the graph of a tile needs
 
@@ -318,6 +320,31 @@ class TrainedPasses(Passes):
                 of_moments.add(tokens, self._valid(window), outputs, gradients)
             total.add(torch.autograd.grad(outputs, total.leaves, gradients, allow_unused=True))
         accumulate(total.leaves, total.over(self.shards))
+
+
+def pass_back(
+    passes: TrainedPasses,
+    parameters: Sequence[nn.Parameter],
+    compute: Callable[[Tape, list[TokenGradients]], Result],
+    memory: int | None = None,
+    store: str | Path | None = None,
+    progress: Progress = silent,
+) -> Result:
+    """Run passes, compute gradients from their tokens, and pass them back through all layers.
+
+    ``compute`` adds gradients to the tokens of each level, and to the ``grad`` of ``parameters``,
+    which are those outside the layers of the passes. For ``memory`` and ``store``, see
+    :func:`.stream_backward`.
+    """
+    with workspace_of(passes, memory, store):
+        passes.run(progress)
+        of_levels = passes.gradients()
+        with added_up(parameters, passes.shards):
+            result = compute(Tape(), of_levels)
+        for of_level in of_levels:
+            of_level.settle()
+        passes.backward(of_levels, progress)
+    return result
 
 
 @contextmanager
