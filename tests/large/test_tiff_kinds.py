@@ -1,7 +1,6 @@
 """Every reader of TIFF files reads the same pixels, which are those that were written."""
 
 import io
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,21 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import rasterio
-import shapely
 import tifffile
 from helpers.file_server import serving
 from PIL import Image, ImageOps
 from rasterio.enums import ColorInterp
 
 from xcit_mm import UserError
-from xcit_mm.base.geometry import Window, whole
+from xcit_mm.base.geometry import whole
 from xcit_mm.data.importers.contents import image_size as converted_size
 from xcit_mm.data.transforms.decode import BadImageError, LoadImage, decode
 from xcit_mm.data.transforms.label_images import LoadLabels
 from xcit_mm.data.transforms.multiband import LoadMultiband
 from xcit_mm.large.files.image_views import RGBImage
 from xcit_mm.large.files.open_image import image_size, open_image
-from xcit_mm.large.labels.masks import polygons_of
 from xcit_mm.predict.large.open_scene import SceneOptions, open_scene
 from xcit_mm.predict.sources import to_rgb
 
@@ -192,19 +189,6 @@ def test_every_path_reads_the_colors_that_were_written(kind, tmp_path):
         assert np.abs(pixels - expected).max() <= tolerance, name
         np.testing.assert_array_equal(pixels, read['scene'], name)
     assert image_size(str(path)) == image.shape[:2] == converted_size(path)[::-1]
-
-
-def test_polygons_lie_in_the_full_pixels_of_a_turned_image_at_a_level(tmp_path):
-    stored = np.zeros((64, 128, 3), np.uint8)
-    tags = dict(photometric='rgb', tile=(16, 16), extratags=[(ORIENTATION, 'H', 1, 6, True)])
-    with tifffile.TiffWriter(path := tmp_path / 'a.tif') as file:
-        file.write(stored, **tags)
-        file.write(stored[::2, ::2], subfiletype=1, **tags)
-    region = tmp_path / 'region.geojson'
-    region.write_text(json.dumps(shapely.geometry.mapping(shapely.box(16, 40, 48, 120))))
-    for level, box in ((0, (16, 40, 48, 120)), (1, (8, 20, 24, 60))):
-        source = open_image(path, str, 3, level=level)
-        assert polygons_of(region, source).box == Window.around(box, source.shape[:2])
 
 
 @pytest.mark.parametrize(('suffix', 'sidecar'), [('.tif', '.wld'), ('.png', '.aux.xml')])

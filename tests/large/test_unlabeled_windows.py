@@ -9,7 +9,6 @@ import pytest
 import rasterio
 from mmengine.registry import DATASETS, DefaultScope
 
-from xcit_mm import UserError
 from xcit_mm.base.environment import require_framework
 from xcit_mm.base.geometry import Window
 from xcit_mm.large.data.read_window import ReadWindow
@@ -86,18 +85,6 @@ def test_the_scenes_are_whole_images_for_statistics(root):
     assert [scenes[i]['img'].shape for i in range(len(scenes))] == [
         (*size, 5) for size in SIZES.values()
     ]
-
-
-def test_scenes_that_cannot_be_used_are_refused(root):
-    with pytest.raises(UserError) as refused:
-        build(root, img_suffix='.vrt')
-    assert str(refused.value) == (
-        f'{root} has no images *.vrt: set their folder in data_prefix and their suffix in '
-        'img_suffix'
-    )
-    (root / 'a.tif').write_bytes(b'II*')
-    with pytest.raises(UserError, match=r'a\.tif cannot be opened \(RasterioIOError'):
-        build(root)
 
 
 def test_neither_mmdet_nor_mmseg_is_imported():

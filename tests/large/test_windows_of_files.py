@@ -10,7 +10,6 @@ import rasterio
 import tifffile
 from helpers.processes import in_child
 from helpers.tiff import write_tiff
-from helpers.virtual_rasters import virtual_raster
 from PIL import Image
 
 from xcit_mm.base.geometry import Window
@@ -161,34 +160,3 @@ def test_wide_strips_are_read_in_rows_that_are_kept(image, segmentor, tmp_path, 
     assert max(heights) <= 100
     assert np.array_equal(streamed.labels, expected.labels)
     assert np.array_equal(streamed.picture, expected.picture)
-
-
-def write_mosaic(path: Path, image: np.ndarray) -> None:
-    """Write two tiles and a virtual raster of them."""
-    for number, columns in enumerate((slice(0, 80), slice(80, None))):
-        place = dict(crs='EPSG:32632', transform=rasterio.Affine(1, 0, columns.start, 0, -1, 0))
-        write(path.with_name(f'{number}.tif'), image[:, columns], **place)
-    virtual_raster(path, 'side_by_side')
-
-
-def write_zarr(path: Path, image: np.ndarray) -> None:
-    zarr = pytest.importorskip('zarr')  # it needs Python 3.11
-    array = zarr.create_array(path, shape=image.shape, dtype='u1', chunks=(50, 50, 3))
-    array[:] = image
-
-
-SEVERAL_FILES = {
-    'a.vrt': write_mosaic,
-    'a.zarr': write_zarr,
-    'a.ome.tif': lambda path, image: tifffile.imwrite(
-        path, np.moveaxis(image, -1, 0), photometric='minisblack', metadata=dict(axes='CYX')
-    ),
-}
-
-
-@pytest.mark.parametrize('name', SEVERAL_FILES)
-def test_a_scene_of_several_files_is_predicted_as_an_array(name, image, segmentor, tmp_path):
-    SEVERAL_FILES[name](tmp_path / name, image)
-    prediction = segmentor.predict_large(tmp_path / name)
-    assert np.array_equal(prediction.labels, segmentor.predict_large(image).labels)
-    assert ('crs' in prediction.georeference) == (name == 'a.vrt')
