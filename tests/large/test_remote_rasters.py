@@ -57,7 +57,7 @@ def refused(server: FileServer, path: str = '/cog.tif') -> str:
 
 
 def test_windows_are_read_by_parts(server, file, monkeypatch):
-    expected, url = Raster(file), server.url('/cog.tif?signature=1')
+    expected, url = Raster(file, ReadOptions()), server.url('/cog.tif?signature=1')
     server.files['/cog.tif?signature=1'] = server.files['/cog.tif']
     server.versions['/cog.tif?signature=1'] = '"1"'
     source = open_image(url, str)
@@ -149,4 +149,4 @@ def test_an_address_leads_to_no_other_file(server, file, tmp_path):
 def test_a_redirect_to_a_web_address_is_followed(server, file):
     server.redirects['/moved.tif'] = server.url('/cog.tif')
     source = open_image(server.url('/moved.tif'), str)
-    assert np.array_equal(source.read(WINDOW), Raster(file).read(WINDOW))
+    assert np.array_equal(source.read(WINDOW), Raster(file, ReadOptions()).read(WINDOW))

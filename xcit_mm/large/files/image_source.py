@@ -46,9 +46,6 @@ class ReadOptions(NamedTuple):
     is_stored: bool = False
 
 
-DEFAULT = ReadOptions()
-
-
 class ImageSource(ABC):
     """An image that is read by windows.
 

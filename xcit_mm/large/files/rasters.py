@@ -16,7 +16,6 @@ from ...base.geometry import Window
 from ...data.tiff.places import ALONE, NOWHERE, RASTERS, place_of
 from ...data.tiff.tiff_bands import Bands, color_bands, stored_bands
 from .image_source import (
-    DEFAULT,
     FileSource,
     ImageSource,
     ReadOptions,
@@ -28,7 +27,6 @@ from .no_data import has_data, representable
 # PNG files of labels; OpenCV decodes PNG files of images.
 LABELS = {'.png': 'PNG'}
 CACHE = 2**25  # bytes of decoded blocks that GDAL keeps
-NO_TAGS = Tags()
 # For an image in strips, GDAL keeps what a row of tiles reads, up to these limits.
 STRIP_ROWS, STRIP_BYTES = 1100, 2**28
 GDAL_CACHED_BANDS = 127  # up to this number of interleaved bands, GDAL keeps all of them
@@ -50,8 +48,8 @@ class GdalImage(ImageSource):
         name: str,
         path: Path | None,
         open_file: Callable[..., Any],
-        options: ReadOptions = DEFAULT,
-        tags: Tags = NO_TAGS,
+        options: ReadOptions,
+        tags: Tags,
     ) -> None:
         import rasterio
 
@@ -191,7 +189,7 @@ def _bands(name: str, file: Any, options: ReadOptions, tags: Tags) -> tuple[Band
 class Raster(FileSource, GdalImage):
     """An image file that GDAL opens with the driver of its suffix."""
 
-    def __init__(self, path: Path, options: ReadOptions = DEFAULT) -> None:
+    def __init__(self, path: Path, options: ReadOptions) -> None:
         import rasterio
 
         tags = require_modest_header(path)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...base.file_headers import require_modest_tiff
 from ...base.http import read_range
-from .image_source import DEFAULT, FileSource, ReadOptions
+from .image_source import FileSource, ReadOptions
 from .rasters import GdalImage
 
 REMOTE = ('.tif', '.tiff', '.btf', '.tf8')
@@ -100,7 +100,7 @@ class Reader(io.RawIOBase):
 class RemoteRaster(FileSource, GdalImage):
     """A TIFF file by address, such as a cloud-optimized GeoTIFF."""
 
-    def __init__(self, url: str, options: ReadOptions = DEFAULT) -> None:
+    def __init__(self, url: str, options: ReadOptions) -> None:
         import rasterio
 
         self._remote, self._arguments = RemoteFile(url), (url, options)
