@@ -23,13 +23,10 @@ from xcit_mm.data.transforms.decode import (
     LABELS_OF_OTHER_SIZE,
     NO_LABELS,
     BadImageError,
-    LoadImage,
-    image_loader,
 )
 from xcit_mm.data.transforms.multiband import NOT_FINITE, LoadMultiband
 from xcit_mm.large.data.scene_transforms import DIRECTIONS, OpenImage
 from xcit_mm.large.files.symmetries import Symmetry
-from xcit_mm.predict.model import _test_pipeline
 
 SIZE = 45, 64
 CLASSES = ('background', 'circle', 'square', 'triangle')
@@ -168,15 +165,6 @@ def test_the_check_of_a_dataset_reads_scenes(scenes):
     assert findings['d'].kind == NO_CLASS and findings['d'].detail.endswith('labels/d.tif has 9')
 
 
-def test_a_model_of_scenes_predicts_images_in_memory(scenes, image):
-    cfg = config_of(scenes, [OPEN, LABELS, PACK])
-    require_framework('mmseg')
-    with DefaultScope.overwrite_default_scope('mmseg'):
-        pipeline = _test_pipeline(cfg, full_size=False)
-    results = dict(img=image, img_path='', img_id=0)
-    assert np.array_equal(pipeline(results)['inputs'].permute(1, 2, 0), image)
-
-
 def test_other_formats_are_opened_as_by_their_loaders(tmp_path, image):
     Image.fromarray(image).save(tmp_path / 'a.png')
     opened = OpenImage()(dict(img_path=str(tmp_path / 'a.png')))['img']
@@ -202,13 +190,6 @@ def test_images_of_other_bands(tmp_path):
     with pytest.raises(BadImageError, match=NOT_FINITE):
         loader = OpenImage(bands=BANDS['bands'])
         loader.read_through(loader(dict(img_path=str(path))))
-
-
-def test_the_loader_of_pictures_is_that_of_the_scenes(scenes):
-    dataset = build('mmseg', segmentation(scenes, [BANDS, PACK]))
-    assert image_loader(dataset).channels == 5
-    dataset = build('mmseg', segmentation(scenes, TRAINING))
-    assert type(image_loader(dataset)) is LoadImage
 
 
 RUNS = dict(size=[*SIZE], counts=[100, 50, 45 * 64 - 150])
@@ -289,13 +270,6 @@ def test_masks_turn_with_the_image(detection):
             expected = Symmetry(True, *flips).array(before)
             # Masks of polygons are not symmetric at their edges.
             assert (mask & expected).sum() > 0.8 * (mask | expected).sum()
-
-
-def test_no_objects(detection):
-    path = Path(detection['data_root'], 'objects.json')
-    path.write_text(json.dumps(json.loads(path.read_text()) | dict(annotations=[])))
-    sample = build('mmdet', detection)[0]['data_samples']
-    assert sample.gt_instances.bboxes.shape == (0, 4) and len(sample.gt_instances.masks) == 0
 
 
 def test_run_lengths_of_an_object_are_refused(detection):

@@ -23,7 +23,6 @@ import torch
 from mmengine.registry import TRANSFORMS
 from mmengine.structures import BaseDataElement, InstanceData
 
-from ...base.errors import UserError
 from ...data.transforms.decode import NO_LABELS, OTHER_SIZE, BadImageError, LoadImage, Size
 from ...data.transforms.multiband import LoadMultiband
 from ..files.image_views import RGBImage
@@ -118,7 +117,6 @@ class OpenLabels:
         self.may_be_empty = may_be_empty
 
     def __call__(self, results: dict) -> dict:
-        _require_unturned(results, self)
         labels = labels_of(results)
         if not labels.labeled and not self.may_be_empty:
             raise BadImageError(NO_LABELS, labels.name)
@@ -142,7 +140,6 @@ class LoadObjects:
         self.with_mask = with_mask
 
     def __call__(self, results: dict) -> dict:
-        _require_unturned(results, self)
         size, file = results['img_shape'], results['img_path']
         objects = AnnotatedObjects.of_instances(results['instances'], size, self.with_mask, file)
         return results | dict(objects=objects)
@@ -266,24 +263,17 @@ def _detection_sample(results: dict) -> BaseDataElement:
     return sample
 
 
-def _instances(objects: AnnotatedObjects, size: tuple[int, int], kept: np.ndarray) -> InstanceData:
+def _instances(objects: AnnotatedObjects, size: tuple[int, int], which: np.ndarray) -> InstanceData:
     from mmdet.structures.mask import PolygonMasks
 
     instances = InstanceData(
-        bboxes=torch.from_numpy(objects.boxes[kept]), labels=torch.from_numpy(objects.labels[kept])
+        bboxes=torch.from_numpy(objects.boxes[which]),
+        labels=torch.from_numpy(objects.labels[which]),
     )
     if objects.polygons is not None:
-        polygons = [objects.polygons[i] for i in np.flatnonzero(kept)]
+        polygons = [objects.polygons[i] for i in np.flatnonzero(which)]
         instances.masks = PolygonMasks(polygons, *size)
     return instances
-
-
-def _require_unturned(results: dict, transform: Any) -> None:
-    if 'symmetry' in results:
-        raise UserError(
-            f'{type(transform).__name__} comes after FlipAndTurn in the pipeline, so what it loads '
-            'would not be turned: put FlipAndTurn after it'
-        )
 
 
 def _drawn(limits: tuple[float, float]) -> float | None:

@@ -18,8 +18,8 @@ from ...base.errors import ChangedError, UserError
 from ...base.geometry import Window, whole
 from ...base.processes import all_processes, cpu_group, digest_of_module, require_same
 from ...base.progress import Progress, silent
-from ...large.files.crops import CroppedImage
 from ...large.files.image_source import ImageSource
+from ...large.files.image_views import CroppedImage
 from ...large.files.overview import overview
 from ...large.files.validity import no_data, valid_area
 from ...large.maps.known_models import require_detector, require_segmentor
