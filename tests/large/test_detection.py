@@ -21,7 +21,7 @@ from xcit_mm.large.tokens.passes import Passes
 from xcit_mm.large.tokens.shards import Shards
 from xcit_mm.large.tokens.workspace import Workspace
 from xcit_mm.predict.large.large_predictions import LargeDetections
-from xcit_mm.predict.large.slices import _without_duplicates
+from xcit_mm.predict.large.slices import _without_duplicates, slices_of
 
 
 def centers_on_seams(size: tuple[int, int], tile: int) -> np.ndarray:
@@ -167,3 +167,17 @@ def test_heads_that_are_not_known_are_named(without_limits, image, monkeypatch):
     monkeypatch.setattr(head, '__class__', other)
     with pytest.raises(UserError, match='which pixels of its maps OtherHead reads is not known'):
         without_limits.predict_large(image)
+
+
+def test_slices_cover_an_image(without_limits, image):
+    covered = np.zeros((130, 160), int)
+    for window, middle in slices_of((130, 160), 96, 32):
+        assert window.size == (96, 96)
+        covered[tuple(middle)] += 1
+    assert (covered == 1).all()
+    objects = without_limits.predict_large(
+        image, sliced=96, overlap=32, score_thr=0.1, batch_size=1
+    )
+    assert len(objects) > 0
+    assert (np.diff(objects.scores) <= 0).all()
+    assert len(objects.masks) == len(objects)

@@ -251,3 +251,25 @@ def test_pixels_without_data_get_what_they_had_in_training():
     )
     with pytest.raises(UserError, match='the array: it has pixels that are NaN or infinite'):
         infinite[:, 0:9, 0:9]
+
+
+def test_statistics_windows_leave_patches_without_data_out():
+    torch.manual_seed(0)
+    backbone = small_backbone().eval()
+    image = torch.randn(3, 160, 320, dtype=torch.float64)
+    half = np.ones((160, 320), bool)
+    half[:, 160:] = False
+    with torch.inference_mode():
+        cut = Passes(backbone, image[..., :160], statistics_window=320)
+        gappy = Passes(backbone, Gappy(image, half), statistics_window=320)
+        # Both encode the positions of the whole image.
+        position = backbone.pos_embeder(*gappy.size)
+        for passes in (cut, gappy):
+            backbone.pos_embeder.forward = lambda H, W, window: position[(..., *window)]
+            passes.run()
+        del backbone.pos_embeder.forward
+    expected, found = (p.store(p.count - 1).read(whole((10, 10))) for p in (cut, gappy))
+    # The first convolutions read zeros instead of nothing at the border of the data.
+    assert relative_error(found[:, :4], expected[:, :4]) <= 1e-2
+    rest = gappy.store(gappy.count - 1).read(Window(slice(0, 10), slice(10, 20)))
+    assert not rest.any()

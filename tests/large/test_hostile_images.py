@@ -103,6 +103,7 @@ SHAPE = 'shape {} is not (H, W, channels)'
 CASES = {  # a part of the sentence about a file, the file, and the files that belong to it
     'text.tif': (UNKNOWN, '<VRTDataset rasterXSize="9"><SRS/></VRTDataset>'),
     'text.svs': (UNKNOWN, 'no slide'),
+    'text.npy': (UNKNOWN, 'no array'),
     'cut.tif': (DAMAGED, lambda p: imwrite(p, PIXELS) or os.truncate(p, 2**14)),
     'bands.tif': (
         'has 65000 channels, but at most 4096 can be read',
@@ -116,20 +117,25 @@ CASES = {  # a part of the sentence about a file, the file, and the files that b
     'tile.svs': (TOO_LARGE, of_wide_tiles(2**14)),
     'cut.jp2': (DAMAGED, lambda p: jpeg2000(p, lambda c: c[: len(c) // 2])),
     'large.jp2': ('code blocks, but at most', lambda p: jpeg2000(p, of_size(2**31 - 1, 2**31 - 1))),
+    'wide.jp2': ('code blocks, but at most', lambda p: jpeg2000(p, of_size(2**31 - 1, 3))),
     'object.npy': (UNKNOWN, lambda p: np.save(p, np.array([[1, 'a']], object))),
+    'archive.npy': (UNKNOWN, lambda p: np.savez(p.open('wb'), a=PIXELS)),
     'huge.npy': (UNKNOWN, npy('(4294967296, 4294967296, 3)')),
     'four.npy': (SHAPE.format('(1, 128, 160, 3)'), lambda p: np.save(p, PIXELS[None])),
     'pipe.vms': (NOT_REGULAR, VMS + PARTS, {'p': PIPE}),
     'pipe.svs': (OTHER_SUFFIX, VMS + PARTS, {'p': PIPE}),
+    'pipe.scn': (OTHER_SUFFIX, VMU + PARTS, {'p': PIPE}),
     'device.vms': (OTHER_FOLDER, f'{VMS}ImageFile={DEVICE}\nMapFile=x'),
     'device.vmu': (OTHER_FOLDER, VMU + 'MapFile=x\n\t ImageFile = /dev/zero'),
     'link.vms': (NOT_REGULAR, VMS + 'MapFile=x', {'x': Path('/dev/zero')}),
     'device.mrxs': (OTHER_FOLDER, '', {'device/Slidedat.ini': MIRAX.format('i', DEVICE)}),
+    'index.mrxs': (OTHER_FOLDER, '', {'index/Slidedat.ini': MIRAX.format('../i', 'd')}),
     'pipe.mrxs': (NOT_REGULAR, '', {'pipe/Slidedat.ini': MIRAX.format('p', 'p'), 'pipe/p': PIPE}),
     'text.mrxs': (NOT_REGULAR, '', {'text/Slidedat.ini': PIPE}),
     'pipe.dcm': (NOT_REGULAR, dicom, {'p': PIPE}),
     'dicom.svs': (OTHER_SUFFIX, dicom, {'p': PIPE}),
     'a.svslide': ('unfinished database', sakura, {'a.svslide-journal': PIPE}),
+    'log.svslide': ('unfinished database', lambda p: sakura(p, mode='wal')),
     'trestle.svs': (OTHER_SUFFIX, lambda p: imwrite(p, PIXELS, tile=(64, 64), software='MedScan')),
 }
 

@@ -101,3 +101,16 @@ def test_views_are_normalized_as_the_whole_image(symmetry, strips, pixels):
     expected = preprocessor(dict(inputs=[torch.from_numpy(changed.copy())]))['inputs'][0]
     assert image.size == expected.shape[1:] and image.notes == []
     assert torch.equal(image[(slice(None), *WINDOW)], expected[(slice(None), *WINDOW)])
+
+
+def test_symmetries_and_distortions_belong_to_the_identity_of_an_image(strips):
+    turned, original = (TurnedImage(strips, symmetry) for symmetry in (SYMMETRIES[3], Symmetry()))
+    distorted = [DistortedImage(turned, DISTORTION._replace(hue=hue)) for hue in (3, 4)]
+    images = [turned, original, *distorted]
+    assert len({str(image.identity()) for image in images}) == 4
+
+
+def test_values_of_16_bits_are_distorted_as_8_bits(pixels):
+    wide = DistortedImage(Array(pixels.astype(np.uint16) * 257, 'wide'), DISTORTION)
+    narrow = DistortedImage(Array(pixels, 'narrow'), DISTORTION)
+    assert np.array_equal(wide.read(WINDOW), narrow.read(WINDOW))

@@ -4,12 +4,15 @@ import csv
 import errno
 import json
 import os
+import resource
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import rasterio
+from helpers.processes import forked
 from helpers.random_weights import DETECTOR, SEGMENTOR
 from helpers.runs import run_script
 from PIL import Image
@@ -21,6 +24,7 @@ from xcit_mm.apps.infer import tiled
 from xcit_mm.base.errors import UserError
 from xcit_mm.predict.large.large_predictions import LargeSegmentation
 from xcit_mm.predict.large.predict_large import LargeOptions
+from xcit_mm.predict.write.geotiff import write_tiff
 
 PLACE = dict(crs='EPSG:32633', transform=from_origin(500000, 5400000, 0.5, 0.5))
 
@@ -154,3 +158,19 @@ def test_an_output_that_cannot_be_written_is_named_unless_the_disk_is_full(
         infer.infer(*command, **options)
     assert infer.infer(*command, **options) == (2, [])
     assert not store.parent.exists()
+
+
+def test_a_label_image_on_a_full_disk_is_not_left_behind(tmp_path):
+    labels = np.random.default_rng(0).integers(0, 4, (300, 400), np.uint8)
+
+    def fails(rank: int) -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+        with pytest.raises(UserError, match=r'a.tif cannot be written .*: make room'):
+            write_tiff(tmp_path / 'a.tif', labels, {})
+
+    forked(1, fails)
+    assert list(tmp_path.iterdir()) == []
+    write_tiff(tmp_path / 'a.tif', labels, {})
+    with rasterio.open(tmp_path / 'a.tif') as file:
+        assert np.array_equal(file.read(1), labels)

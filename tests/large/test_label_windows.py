@@ -21,6 +21,7 @@ from xcit_mm.data.transforms.decode import BadImageError, LoadImage
 from xcit_mm.data.transforms.label_images import LoadLabels
 from xcit_mm.large.files import image_source
 from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.files.rasters import Raster
 from xcit_mm.large.files.symmetries import Symmetry
 from xcit_mm.large.labels.label_windows import open_labels
 from xcit_mm.predict.write.geotiff import write_tiff
@@ -274,3 +275,24 @@ def test_labels_that_change_in_a_step_are_refused(labels, tmp_path):
     os.utime(tmp_path / 'a.npy', (1, 1))
     with pytest.raises(UserError, match=r'a\.npy has changed while it was read'):
         windows.require_unchanged()
+
+
+def test_more_classes_than_8_bits_have(tmp_path):
+    labels = np.arange(45 * 64, dtype=np.uint16).reshape(45, 64)
+    write_tiff(tmp_path / 'a.tif', labels, {})
+    windows = open_labels(str(tmp_path / 'a.tif'), IMAGE)
+    assert np.array_equal(windows.read(WINDOW), labels[tuple(WINDOW)])
+    assert (windows.counts[: labels.size] == 1).all()
+
+
+@pytest.mark.parametrize('interlaced', [False, True])
+@pytest.mark.parametrize(
+    ('bits', 'kind'), [(1, 0), (2, 0), (4, 0), (8, 0), (16, 0), (1, 3), (2, 3), (4, 3), (8, 3)]
+)
+def test_windows_of_png_files_have_the_numbers_that_are_stored(bits, kind, interlaced, tmp_path):
+    labels = np.random.default_rng(0).integers(0, 2**bits, (45, 64))
+    (tmp_path / 'a.png').write_bytes(png(labels, bits, kind, interlaced))
+    windows = open_labels(str(tmp_path / 'a.png'), IMAGE)
+    assert isinstance(windows._source, Raster) and windows.max_rows == 1100
+    assert np.array_equal(windows.read(WINDOW), labels[tuple(WINDOW)])
+    assert np.array_equal(pickle.loads(pickle.dumps(windows)).read(WINDOW), windows.read(WINDOW))

@@ -16,7 +16,7 @@ from xcit_mm import UserError
 from xcit_mm.base.geometry import Window, tiles, whole
 from xcit_mm.large.files.arrays import Array
 from xcit_mm.large.labels.class_cells import count_cells
-from xcit_mm.large.labels.label_windows import open_labels
+from xcit_mm.large.labels.label_windows import LabelWindows, open_labels
 from xcit_mm.large.labels.labeled_polygons import (
     LabeledPolygons,
     read_polygons,
@@ -207,3 +207,17 @@ def test_the_pixels_of_each_class_are_counted_in_each_cell(tmp_path, size, rows)
     for label, cell, count in zip(cells.classes, cells.cells, cells.counts, strict=True):
         assert np.sum(labels[tuple(cells.window(cell, size))] == label) == count
     assert cells.counts.sum() == np.sum(labels != 255)
+
+
+def test_polygons_that_touch_a_window_are_not_in_it():
+    polygons = LabeledPolygons.within(SIZE, [(shapely.box(10, 10, 20, 20), 0, False)])
+    assert not polygons.objects(Window(slice(0, 10), slice(0, 30)), min_visible=0)
+    assert len(polygons.objects(Window(slice(0, 11), slice(0, 30)), min_visible=0)) == 1
+
+
+def test_polygons_are_counted_like_the_image_of_their_labels():
+    source = labels_of(some_polygons(), outside=1)
+    image = Array(source.read(whole(SIZE)), 'a.npy')
+    first, second = (count_cells(LabelWindows(s), len(CLASSES)) for s in (source, image))
+    for expected, value in zip(first, second, strict=True):
+        assert np.array_equal(expected, value)

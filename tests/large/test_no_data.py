@@ -256,3 +256,21 @@ def test_the_box_of_the_scanned_area_is_known_from_the_smallest_level(slide, mon
         assert slide(level).valid_box() == box.clipped(size)
     monkeypatch.setattr(f'{__name__}.EMPTY', np.ones(SIZE, bool))
     assert 0 in slide(1).valid_box().size
+
+
+def test_one_band_with_the_value_is_not_enough(tmp_path):
+    source = open_image(write(tmp_path / 'a.tif', filled(0, bands=(1,)), nodata=0), str)
+    assert source.has_gaps and source.valid(WINDOW) is None
+
+
+def test_transparency_is_no_channel_of_an_rgb_image(tmp_path):
+    path = write(tmp_path / 'a.tif', with_alpha(filled(9)))
+    source = open_image(path, str, 3)
+    assert source.shape == (*SIZE, 3) and RGBImage(source).notes == []
+    assert open_image(path, str).shape == (*SIZE, 4)
+
+
+def test_the_value_belongs_to_the_identity_of_an_image(tmp_path):
+    path = write(tmp_path / 'a.tif', filled(0))
+    images = [open_image(path, str, nodata=nodata) for nodata in (None, 0, 1)]
+    assert len({str(image.identity()) for image in images}) == 3

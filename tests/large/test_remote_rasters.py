@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import rasterio
 import rasterio.shutil
+import tifffile
 from helpers.file_server import FileServer, serving
 
 from xcit_mm import UserError
@@ -150,3 +151,25 @@ def test_a_redirect_to_a_web_address_is_followed(server, file):
     server.redirects['/moved.tif'] = server.url('/cog.tif')
     source = open_image(server.url('/moved.tif'), str)
     assert np.array_equal(source.read(WINDOW), Raster(file, ReadOptions()).read(WINDOW))
+
+
+def test_a_mask_without_levels_is_read_at_a_level(server, tmp_path):
+    path, mask = tmp_path / 'a.tif', np.arange(300)[:, None] > np.arange(200)
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
+        with rasterio.open(path, 'w', height=300, width=200, count=1, dtype='uint8') as file:
+            file.write(np.ones((1, 300, 200), np.uint8))
+            file.build_overviews([2])
+        with rasterio.open(path, 'r+') as file:
+            file.write_mask(mask)
+            expected = file.read_masks(1, out_shape=(150, 100)) > 0
+    server.files['/a.tif'] = path.read_bytes()
+    source = open_image(server.url('/a.tif'), str, level=1)
+    assert np.array_equal(source.valid(whole((150, 100))), expected)
+
+
+def test_a_header_that_would_take_minutes_is_refused(server, tmp_path):
+    metadata = ''.join(f'<Item name="{i}">v</Item>' for i in range(20000))
+    tags = [(42112, 's', 0, f'<GDALMetadata>{metadata}</GDALMetadata>', True)]
+    tifffile.imwrite(tmp_path / 'a.tif', np.zeros((64, 64), np.uint8), extratags=tags)
+    server.files['/a.tif'] = (tmp_path / 'a.tif').read_bytes()
+    assert 'bytes of metadata, too many to read' in refused(server, '/a.tif')

@@ -225,3 +225,18 @@ def test_the_box_of_a_resampled_image_holds_what_has_data():
         assert rows.start <= 31 * size[0] / 150 < rows.start + 5
         assert rows.stop - 5 < 60 * size[0] / 150 <= rows.stop
         assert columns.start == 0 and columns.stop >= 50 * size[1] / 211
+
+
+def test_a_mask_and_a_place_are_those_of_the_level(tmp_path):
+    path = tmp_path / 'a.tif'
+    write(path)
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(path, 'r+') as file:
+        mask = np.full((150, 211), 255, np.uint8)
+        mask[:80] = 0
+        file.write_mask(mask)
+        file.build_overviews([2])
+    source = open_image(path, str, level=1)
+    valid = source.valid(whole((75, 106)))
+    assert not valid[:40].any() and valid[40:].all()
+    transform = source.georeference['transform']
+    assert transform * (106, 75) == (211, 150) and 'crs' not in source.georeference

@@ -23,10 +23,13 @@ from xcit_mm.data.transforms.decode import (
     LABELS_OF_OTHER_SIZE,
     NO_LABELS,
     BadImageError,
+    LoadImage,
+    image_loader,
 )
 from xcit_mm.data.transforms.multiband import NOT_FINITE, LoadMultiband
 from xcit_mm.large.data.scene_transforms import DIRECTIONS, OpenImage
 from xcit_mm.large.files.symmetries import Symmetry
+from xcit_mm.predict.model import _test_pipeline
 
 SIZE = 45, 64
 CLASSES = ('background', 'circle', 'square', 'triangle')
@@ -120,6 +123,12 @@ def test_labels_turn_with_the_image(scenes):
         sample = dataset[0]
         read = sample['inputs'].read(WINDOW)[..., 0] - np.uint8(1)  # 0 becomes 255
         assert np.array_equal(sample['data_samples'].label_windows.read(WINDOW), read)
+
+
+def test_labels_that_would_not_turn_are_refused(scenes):
+    pipeline = [OPEN, dict(type='FlipAndTurn', horizontal=1), LABELS, PACK]
+    with pytest.raises(UserError, match='OpenLabels comes after FlipAndTurn'):
+        build('mmseg', segmentation(scenes, pipeline))[0]
 
 
 def spoil(root: Path) -> None:
@@ -282,3 +291,19 @@ def test_run_lengths_of_an_object_are_refused(detection):
     without = [OPEN, dict(type='LoadObjects'), PACK]
     sample = build('mmdet', detection | dict(pipeline=without))[0]['data_samples']
     assert len(sample.gt_instances) == 2 and 'masks' not in sample.gt_instances
+
+
+def test_a_model_of_scenes_predicts_images_in_memory(scenes, image):
+    cfg = config_of(scenes, [OPEN, LABELS, PACK])
+    require_framework('mmseg')
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        pipeline = _test_pipeline(cfg, full_size=False)
+    results = dict(img=image, img_path='', img_id=0)
+    assert np.array_equal(pipeline(results)['inputs'].permute(1, 2, 0), image)
+
+
+def test_the_loader_of_pictures_is_that_of_the_scenes(scenes):
+    dataset = build('mmseg', segmentation(scenes, [BANDS, PACK]))
+    assert image_loader(dataset).channels == 5
+    dataset = build('mmseg', segmentation(scenes, TRAINING))
+    assert type(image_loader(dataset)) is LoadImage

@@ -6,24 +6,36 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyogrio
 import pytest
 import rasterio
 import shapely
 from helpers.tiff import write_tiff
 from mmdet.structures.mask import BitmapMasks
 from mmengine.registry import DATASETS, DefaultScope
-from shapely.geometry import mapping
+from PIL import Image
+from rasterio.transform import Affine
+from rasterio.warp import transform_geom
+from shapely.geometry import mapping, shape
 
 from xcit_mm import UserError
 from xcit_mm.base.environment import require_framework
 from xcit_mm.base.geometry import Window, whole
 from xcit_mm.config.load import load_config
+from xcit_mm.data.audit.audit import check_dataset
 from xcit_mm.data.audit.band_statistics import band_statistics
 from xcit_mm.data.datasets.samples import SampleRequest, TrainingSamples
 from xcit_mm.data.transforms.decode import SampleError
 from xcit_mm.large.data import drawn_windows, scene_transforms
 from xcit_mm.large.data.read_window import ReadWindow
 from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.files.image_views import RGBImage
+from xcit_mm.large.files.open_image import open_image
+
+UTM = rasterio.CRS.from_epsg(32632)
+
+
+MAP = dict(crs=UTM, transform=Affine(0.5, 0, 5e5, 0, -0.5, 5e6))
 
 CLASSES = ('field', 'road', 'water')
 METAINFO = dict(classes=CLASSES)
@@ -427,3 +439,80 @@ def test_a_detector_needs_objects_and_a_coco_file_the_size_of_its_images(root):
     (root / file).write_text(json.dumps(content))
     with pytest.raises(UserError, match=r'objects\.json is for 65x97 pixels, but .* has 64x97'):
         build(root, 'mmdet', ann_file=file)
+
+
+def test_a_geopackage_in_another_reference_system_has_the_same_objects(root, drawn):
+    expected = detector(root, length=5, test_mode=True)
+    samples = [expected[i] for i in range(5)]
+    for name, size in SIZES.items():
+        write_raster(root / f'images/{name}.tif', np.zeros((*size, 3), np.uint8), **MAP)
+        moved = []
+        for polygon, _ in polygons(name):
+            on_map = shapely.transform(polygon, lambda p: p * (0.5, -0.5) + (5e5, 5e6))
+            moved.append(shape(transform_geom(UTM, 'EPSG:4326', mapping(on_map))))
+        pyogrio.raw.write(
+            root / f'objects/{name}.gpkg',
+            np.array([shapely.to_wkb(s) for s in moved], object),
+            [np.array([kind for _, kind in polygons(name)], object)],
+            ['class'],
+            geometry_type='Polygon',
+            crs='EPSG:4326',
+            driver='GPKG',
+        )
+    dataset = detector(root, label_suffix='.gpkg', length=5, test_mode=True)
+    for index, sample in enumerate(samples):
+        found, wanted = dataset[index]['data_samples'], sample['data_samples']
+        assert found.gt_instances.labels.equal(wanted.gt_instances.labels)
+        pair = (s.gt_instances.bboxes.tensor for s in (found, wanted))
+        assert np.allclose(*pair, atol=1e-2)
+
+
+def test_16_bits_have_the_values_of_a_prediction(root, drawn):
+    for name, size in SIZES.items():
+        values = np.random.default_rng(1).integers(0, 2**16, (*size, 3), np.uint16)
+        write_raster(root / f'images/{name}.tif', values)
+    sample = build(root)[3]
+    name, window = drawn[-1]
+    expected = RGBImage(open_image(root / f'images/{name}.tif', None)).read(window)
+    assert np.array_equal(sample['inputs'].permute(1, 2, 0), expected[..., ::-1])
+
+
+@pytest.mark.parametrize('suffix', ['.png', '.npy'])
+def test_labels_are_read_from_other_formats(root, suffix, drawn):
+    for name in SIZES:
+        labels = read(root / f'labels/{name}.tif')[..., 0]
+        if suffix == '.png':
+            Image.fromarray(labels).save(root / f'labels/{name}.png')
+        else:
+            np.save(root / f'labels/{name}.npy', labels)
+    expected, dataset = (
+        build(root, test_mode=True),
+        build(root, test_mode=True, label_suffix=suffix),
+    )
+    for index in range(8):
+        pair = (d[index]['data_samples'].gt_sem_seg.data for d in (expected, dataset))
+        assert np.array_equal(*pair)
+
+
+def test_the_check_of_a_dataset_reads_the_scenes(root, tmp_path):
+    scenes = dict(
+        data_root=str(root),
+        data_prefix=dict(img='images', labels='labels'),
+        metainfo=METAINFO,
+    )
+    loader = dict(dataset=dict(type='SceneWindows', window=SIDE, pipeline=SEGMENTOR, **scenes))
+    file = tmp_path / 'config.py'
+    text = [
+        f'train_dataloader = {loader!r}',
+        "default_scope = 'mmseg'",
+        'max_bad_share = 0.01',
+        'model = dict(decode_head=dict(num_classes=3))',
+    ]
+    file.write_text('\n'.join(text))
+    report = check_dataset(load_config(file), ('train',), workers=1)
+    assert report.images == {'train': 2} and report.failures == []
+    data = (root / 'images/a.tif').read_bytes()
+    (root / 'images/a.tif').write_bytes(data[: len(data) // 2])
+    report = check_dataset(load_config(file), ('train',), workers=1)
+    assert [finding.file for finding in report.findings] == [str(root / 'images/a.tif')]
+    assert report.failures

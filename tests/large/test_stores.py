@@ -285,3 +285,20 @@ def test_a_failed_pass_lets_another_call_use_the_store(segmentor, scene, tmp_pat
             segmentor.predict_large(scene, memory=0, store=tmp_path)
     segmentor.predict_large(scene, memory=0, store=tmp_path)
     del caught  # until here, its traceback kept the objects of the failed call
+
+
+@pytest.mark.parametrize(
+    ('tile', 'name', 'damage', 'sentence'),
+    [
+        (5, 'layer_4.bin', resized(0.5), GONE),
+        (5, 'layer_4.bin', lambda path: shutil.rmtree(path.parent), GONE),
+        (5, 'layer_6.bin', Path.mkdir, f'{PART} cannot be written to'),
+    ],
+)
+def test_a_store_that_changes_during_a_run_is_refused(
+    segmentor, scene, tmp_path, monkeypatch, tile, name, damage, sentence
+):
+    monkeypatch.setattr(segmentation, 'MAX_TILE', 80)
+    progress = Counting(tile, lambda: damage(tmp_path / PART / name))
+    with pytest.raises(UserError, match=sentence):
+        predict_large(segmentor, scene, LargeOptions(memory=0, store=tmp_path), progress)

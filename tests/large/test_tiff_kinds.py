@@ -1,6 +1,7 @@
 """Every reader of TIFF files reads the same pixels, which are those that were written."""
 
 import io
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,19 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 import rasterio
+import shapely
 import tifffile
 from helpers.file_server import serving
 from PIL import Image, ImageOps
 from rasterio.enums import ColorInterp
 
 from xcit_mm import UserError
-from xcit_mm.base.geometry import whole
+from xcit_mm.base.geometry import Window, whole
 from xcit_mm.data.importers.contents import image_size as converted_size
 from xcit_mm.data.transforms.decode import BadImageError, LoadImage, decode
 from xcit_mm.data.transforms.label_images import LoadLabels
 from xcit_mm.data.transforms.multiband import LoadMultiband
 from xcit_mm.large.files.image_views import RGBImage
 from xcit_mm.large.files.open_image import image_size, open_image
+from xcit_mm.large.labels.masks import polygons_of
 from xcit_mm.predict.large.open_scene import SceneOptions, open_scene
 from xcit_mm.predict.sources import to_rgb
 
@@ -344,3 +347,25 @@ def test_pages_name_no_other_file(tmp_path):
     tiff(GRAY, extratags=[(42112, 's', 0, metadata, True)])(path := tmp_path / 'a.tif')
     with pytest.raises(BadImageError):
         LoadMultiband(2).decode(path.read_bytes())
+
+
+def test_polygons_lie_in_the_full_pixels_of_a_turned_image_at_a_level(tmp_path):
+    stored = np.zeros((64, 128, 3), np.uint8)
+    tags = dict(photometric='rgb', tile=(16, 16), extratags=[(ORIENTATION, 'H', 1, 6, True)])
+    with tifffile.TiffWriter(path := tmp_path / 'a.tif') as file:
+        file.write(stored, **tags)
+        file.write(stored[::2, ::2], subfiletype=1, **tags)
+    region = tmp_path / 'region.geojson'
+    region.write_text(json.dumps(shapely.geometry.mapping(shapely.box(16, 40, 48, 120))))
+    for level, box in ((0, (16, 40, 48, 120)), (1, (8, 20, 24, 60))):
+        source = open_image(path, str, 3, level=level)
+        assert polygons_of(region, source).box == Window.around(box, source.shape[:2])
+
+
+def test_channels_in_pages_of_an_ome_tiff_are_no_gray_image(tmp_path):
+    path = tmp_path / 'a.ome.tif'
+    tifffile.imwrite(path, np.moveaxis(PHOTO, -1, 0), photometric='minisblack', ome=True)
+    scene = scene_of(path)
+    np.testing.assert_array_equal(scene.read(whole(scene.shape[:2])), PHOTO)
+    with pytest.raises(BadImageError, match=r'whose channels are pages: predict it with --str'):
+        decode(path.read_bytes())

@@ -160,3 +160,10 @@ def test_wide_strips_are_read_in_rows_that_are_kept(image, segmentor, tmp_path, 
     assert max(heights) <= 100
     assert np.array_equal(streamed.labels, expected.labels)
     assert np.array_equal(streamed.picture, expected.picture)
+
+
+def test_a_pyramid_is_read_at_its_full_size(image, segmentor, tmp_path):
+    path = write(tmp_path / 'a.tif', image)
+    with rasterio.open(path, 'r+') as file:
+        file.build_overviews([2, 4])
+    assert np.array_equal(open_image(path, segmentor.read).read(WINDOW), image[tuple(WINDOW)])

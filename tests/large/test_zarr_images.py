@@ -225,3 +225,17 @@ def test_hostile_and_unusable_folders_are_refused(name, tmp_path):
         open_image(path, read_image)
     sentence = str(error.value)
     assert HOSTILE[name][1].format(path) in sentence and sentence.startswith(f'{path}')
+
+
+def test_a_missing_shard_is_an_error(tmp_path):
+    path = write(tmp_path / 'a.zarr', shards=(64, 64, 5), chunks=(32, 32, 5))
+    (path / 'c/1/1/0').unlink()
+    with pytest.raises(UserError, match='the chunk c/1/1/0 is missing'):
+        open_image(path, str).read(whole((75, 101)))
+
+
+def test_a_damaged_chunk_is_an_error(tmp_path):
+    path = write(tmp_path / 'a.zarr')
+    (path / 'c/0/0/0').write_bytes(b'damaged')
+    with pytest.raises(UserError, match='copy or repair the file'):
+        open_image(path, str).read(whole((75, 101)))

@@ -23,6 +23,7 @@ import torch
 from mmengine.registry import TRANSFORMS
 from mmengine.structures import BaseDataElement, InstanceData
 
+from ...base.errors import UserError
 from ...data.transforms.decode import NO_LABELS, OTHER_SIZE, BadImageError, LoadImage, Size
 from ...data.transforms.multiband import LoadMultiband
 from ..files.image_views import RGBImage
@@ -117,6 +118,7 @@ class OpenLabels:
         self.may_be_empty = may_be_empty
 
     def __call__(self, results: dict) -> dict:
+        _require_unturned(results, self)
         labels = labels_of(results)
         if not labels.labeled and not self.may_be_empty:
             raise BadImageError(NO_LABELS, labels.name)
@@ -140,6 +142,7 @@ class LoadObjects:
         self.with_mask = with_mask
 
     def __call__(self, results: dict) -> dict:
+        _require_unturned(results, self)
         size, file = results['img_shape'], results['img_path']
         objects = AnnotatedObjects.of_instances(results['instances'], size, self.with_mask, file)
         return results | dict(objects=objects)
@@ -274,6 +277,14 @@ def _instances(objects: AnnotatedObjects, size: tuple[int, int], which: np.ndarr
         polygons = [objects.polygons[i] for i in np.flatnonzero(which)]
         instances.masks = PolygonMasks(polygons, *size)
     return instances
+
+
+def _require_unturned(results: dict, transform: Any) -> None:
+    if 'symmetry' in results:
+        raise UserError(
+            f'{type(transform).__name__} comes after FlipAndTurn in the pipeline, so what it loads '
+            'would not be turned: put FlipAndTurn after it'
+        )
 
 
 def _drawn(limits: tuple[float, float]) -> float | None:
