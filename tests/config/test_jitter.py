@@ -9,9 +9,7 @@ from mmengine.registry import DATASETS, init_default_scope
 from xcit_mm import UserError
 from xcit_mm.base import environment
 from xcit_mm.config.load import load_config
-from xcit_mm.config.rules import check_data
 from xcit_mm.data.datasets.samples import Samples, seed_all
-from xcit_mm.train.hooks.bad_data import _check_annotations
 
 SIZE = 160
 RATIOS = 'train_dataloader.dataset.dataset.pipeline.2.ratio_range'
@@ -86,14 +84,3 @@ def test_a_bad_image_is_named_also_if_it_is_the_one_to_paste_from(dataset):
     for index in (3, 5):
         _, (bad,) = Samples(dataset)[index]
         assert (bad.file, bad.reason.split(':')[0]) == (name, 'it is missing or cannot be opened')
-
-
-def test_the_checks_see_through_the_wrapper(config, dataset):
-    check_data(config, ('train',))
-    config.train_dataloader.dataset.dataset.ann_file = 'gone.json'
-    with pytest.raises(UserError, match=r'train data: annotation file .*gone\.json is missing'):
-        check_data(config, ('train',))
-    _check_annotations(dataset, 0.0)
-    dataset.dataset.misplaced = lambda max_share: f'more than {max_share:g} is lost'
-    with pytest.raises(UserError, match=r'train2017\.json: more than 0\.1 is lost'):
-        _check_annotations(Samples(dataset), 0.0)

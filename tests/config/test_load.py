@@ -10,7 +10,6 @@ from mmengine.registry import DATASETS, METRICS, DefaultScope
 
 from xcit_mm import UserError
 from xcit_mm.base import environment
-from xcit_mm.base.launchers import was_restarted
 from xcit_mm.config.adapt import adapt, adapt_for_test, adapt_for_training
 from xcit_mm.config.load import load_config
 from xcit_mm.config.rules import check_channels
@@ -54,14 +53,10 @@ def test_pretrained_is_what_the_backbone_starts_from():
         ('train_dataloder.batch_size', r'did you mean train_dataloader\?'),
         ('num_workers', r'did you mean train_dataloader\.num_workers\?'),
         ('train_cfg.max_epoch', r'did you mean max_epochs\?'),
-        ('train_cfg.max_iter', r'did you mean max_iters\?'),
         ('model.backbone.patchsize', r'did you mean patch_size\?'),
-        ('auto_scale_lr.enabled', r'did you mean enable\?'),
-        ('param_scheduler.0.start_facto', r'did you mean start_factor\?'),
         ('train_dataloader.dataset.pipeline.1.with_mas', r'did you mean with_mask\?'),
         ('model.backbone.drop_path_rat', r'did you mean drop_path_rate\?'),  # of the class alone
         ('train_pipeline', 'would change nothing: .* reads'),  # only the config itself reads these
-        ('short_sides.start', 'would change nothing: .* reads'),
     ],
 )
 def test_an_option_that_nothing_reads_is_refused(option, message):
@@ -93,7 +88,6 @@ def test_a_config_that_does_not_exist_is_refused_with_a_similar_name():
     [
         ('model = dict(', r'SyntaxError.*never closed'),
         ("_base_ = 'gone.py'", r'gone\.py'),
-        ("_base_ = 'nothere::folder/gone.py'", r'not support to load nothere'),
         ("_base_ = 'mmpretrain::folder/gone.py'", r'mmpretrain is not installed\..*docs/errors'),
         ("custom_imports = dict(imports=['nothere'])", r'import nothere.*PYTHONPATH'),
         ('value = 1 / 0', r'ZeroDivisionError'),
@@ -103,15 +97,6 @@ def test_a_config_that_cannot_be_read_is_refused_with_the_reason(tmp_path, code,
     (tmp_path / 'broken.py').write_text(code)
     with pytest.raises(UserError, match=rf'broken\.py cannot be read.*{message}'):
         load_config(tmp_path / 'broken.py')
-
-
-def test_the_missing_package_of_a_custom_import_is_named(tmp_path, monkeypatch):
-    (tmp_path / 'in_need.py').write_text('import nothere')
-    (tmp_path / 'own.py').write_text("custom_imports = dict(imports=['in_need'])")
-    monkeypatch.syspath_prepend(tmp_path)
-    expected = r"import in_need \(ModuleNotFoundError: No module named 'nothere'\)\. pip install"
-    with pytest.raises(UserError, match=expected):
-        load_config(tmp_path / 'own.py')
 
 
 def test_a_base_of_another_package_is_found_by_the_name_of_its_module(tmp_path, monkeypatch):
@@ -283,10 +268,3 @@ def test_a_test_loads_the_checkpoint_and_draws_into_the_folder():
     assert cfg.default_hooks.errors.test_dir == 'counted'
     assert cfg.trust_checkpoint
     assert any('code that they hold is run' in note for note in notes)
-
-
-def test_an_invalid_restart_count_is_not_a_restart(monkeypatch):
-    monkeypatch.delenv('SLURM_RESTART_COUNT', raising=False)
-    for count, restarted in {'': False, '0': False, 'abc': False, '1.5': False, '2': True}.items():
-        monkeypatch.setenv('TORCHELASTIC_RESTART_COUNT', count)
-        assert was_restarted() is restarted

@@ -89,12 +89,6 @@ def test_transforms_of_windows_need_a_stream(shapes_root, tmp_path):
         check(cfg, 'train')
 
 
-def test_without_stream_nothing_is_edited(shapes_root, tmp_path):
-    cfg, _ = adapted(tmp_path, shapes_root, stream=None)
-    assert cfg.get('model_wrapper_cfg') is None
-    assert 'room' not in cfg.default_hooks
-
-
 @pytest.mark.parametrize(
     ('dtype', 'is_native', 'expected'),
     [

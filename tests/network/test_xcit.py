@@ -340,17 +340,15 @@ def test_both_frameworks_build_it_from_a_config(framework):
     [
         (dict(arch='b12'), r"'b12'.*'n12'.*'l24'"),
         (dict(arch=dict(embed_dim=64)), 'embed_dim.*num_heads'),
-        (dict(arch=SMALL | dict(depth='6')), r"'depth': '6'.*integers > 0"),
         (dict(arch=SMALL | dict(embed_dim=36)), 'multiple of 8'),
         (dict(arch=SMALL | dict(depth=6, num_heads=5)), 'num_heads=5'),
-        (dict(arch=SMALL | dict(depth=3)), r'ascending layers in 0\.\.2'),
         (dict(patch_size=14), r'14.*\(8, 16\)'),
         (dict(out_indices=(3, 5, 7)), r'\(3, 5, 7\).*4 ascending layers in 0\.\.11'),
         (dict(out_indices=(5, 3, 7, 11)), 'ascending'),
-        (dict(out_indices=(0, 'a', 2, 3)), "'a'.*ascending"),
         (dict(drop_path_rate=1.5), r'1\.5.*\[0, 1\)'),
         (dict(frozen_stages=13), r'13.*-1\.\.12'),
         (dict(start_level=4), r'start_level=4 .*0\.\.3'),
+        (dict(in_channels=3.0), 'is not a positive integer'),
     ],
 )
 def test_a_wrong_argument_is_named_with_the_valid_choices(kwargs, message):

@@ -152,16 +152,9 @@ def test_a_file_without_an_xcit_is_refused_with_both_sides(tmp_path):
     assert not (tmp_path / 'new.pth').exists()
 
 
-@pytest.mark.parametrize(
-    ('content', 'message'),
-    [
-        ([torch.zeros(2)], 'no state dict'),
-        ({'model': 'xcit'}, 'no state dict'),
-        ({'state_dict': {}}, 'no state dict'),
-    ],
-)
-def test_a_file_without_weights_is_refused(content, message):
-    with pytest.raises(UserError, match=rf'file\.pth holds {message}'):
+@pytest.mark.parametrize('content', [[torch.zeros(2)], {'model': 'xcit'}, {'state_dict': {}}])
+def test_a_file_without_weights_is_refused(content):
+    with pytest.raises(UserError, match=r'file\.pth holds no state dict'):
         model_state(content, 'file.pth')
 
 

@@ -73,18 +73,6 @@ def test_tables_of_objects(tables, tmp_path):
     assert [row['error'] for row in errors][-2:] == ['all false', 'all missing']
 
 
-def test_what_is_counted_adds_up(tables):
-    by_class = tables.rows_of_classes()
-    for i, row in enumerate(by_class):
-        assert row['annotated'] == sum(label == i for *_, a in IMAGES for _, label, _ in a)
-        shown = [label for _, p, _ in IMAGES for score, label, _ in p if score >= 0.3]
-        assert row['predicted'] == shown.count(i)
-        of_images = [numbers.get(i, (0, 0, 0)) for _, numbers in tables.images]
-        assert np.sum(of_images, axis=0).tolist() == [
-            row[k] for k in ('annotated', 'predicted', 'TP')
-        ]
-
-
 def test_equal_scores_have_one_threshold():
     objects = overlaps([(0.5, 0, LEFT), (0.5, 0, RIGHT)], [(0, 0, LEFT)])
     (row,) = object_tables('boxes', ('a',), [('image', objects)], 0.3).rows_of_classes()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -13,13 +13,35 @@ from ...base.environment import require
 from ...data.transforms.decode import rgb_of
 from ...large.labels.outlines import outlines_of_masks
 from .class_names import category_ids, valid_palette
-from .detected_object import DetectedObject
 from .drawing import Color, draw_objects, topmost_masks
 from .run_lengths import run_lengths
 from .short_texts import few_names, size_text
 from .supervision_detections import labels_of, to_supervision
 
 SCORE_THR = 0.3  # objects with a lower score are not shown unless a user asks for them
+
+
+class DetectedObject(NamedTuple):
+    """An object of :class:`Detections`.
+
+    Attributes:
+        box: (4,), left, top, right and bottom in pixels of the image.
+        score: 0..1.
+        label: An index into the classes of the model.
+        name: The name of the class.
+        mask: (H, W) bool; None for a model without masks. For a large image, a window of the image
+            and the mask in it.
+    """
+
+    box: np.ndarray
+    score: float
+    label: int
+    name: str
+    mask: Any
+
+    def __repr__(self) -> str:
+        corners = ', '.join(f'{value:.1f}' for value in self.box)
+        return f'{type(self).__name__}({self.name} {self.score:.2f} at {corners})'
 
 
 @dataclass(frozen=True, repr=False)
