@@ -14,7 +14,7 @@ from helpers.random_weights import DETECTOR, SEGMENTOR
 from xcit_mm import UserError
 from xcit_mm.base.environment import require_framework
 from xcit_mm.config.build_model import build_model
-from xcit_mm.config.config_data import KEYS, describe, read_description
+from xcit_mm.config.config_data import describe, read_description
 from xcit_mm.config.load import load_config
 from xcit_mm.config.tree import pipeline_of_test_set
 
@@ -186,14 +186,6 @@ def test_a_folder_or_a_special_file_in_place_of_the_config_is_an_error(tmp_path)
     (tmp_path / 'config.json').symlink_to('/dev/zero')
     with pytest.raises(UserError, match=r'cannot be read .*Not a regular file'):
         read_description(tmp_path)
-
-
-def test_every_key_is_required(content, tmp_path):
-    for key in KEYS:
-        lacking = {name: value for name, value in content.items() if name != key}
-        (tmp_path / 'config.json').write_text(json.dumps(lacking))
-        with pytest.raises(UserError, match=key):
-            read_description(tmp_path)
 
 
 @pytest.mark.parametrize(

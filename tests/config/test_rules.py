@@ -1,6 +1,5 @@
 """What a run refuses before anything is built: missing data, other classes, other channels."""
 
-import os
 import shutil
 
 import pytest
@@ -74,31 +73,17 @@ def test_the_remedy_of_a_config_is_not_given_for_other_data():
         check_data(load_config(REAL, own), ('train',))
 
 
-def test_wrapped_datasets_evaluators_and_the_kind_of_a_path_are_checked(tmp_path):
-    os.mkfifo(tmp_path / 'pipe')
+def test_wrapped_datasets_and_evaluators_are_checked(tmp_path):
     inner = dict(type='CocoDataset', data_root=str(tmp_path), ann_file='gone.json')
     joined = dict(type='ConcatDataset', datasets=[dict(type='RepeatDataset', dataset=inner)])
-    for dataset, ann_file, message in (
-        (joined, None, r'gone\.json is missing.*data_root=DIR'),
-        (None, tmp_path / 'gone.json', r'gone\.json is missing.*data_root=DIR'),
-        (None, tmp_path, 'is not the expected annotation file'),
-        (dict(inner, ann_file='pipe'), None, 'is not the expected annotation file'),
-        (dict(data_root=str(tmp_path / 'pipe')), None, 'is not the expected folder'),
-    ):
-        metric = dict(type='CocoMetric', ann_file=str(ann_file)) if ann_file else None
-        cfg = Config(dict(val_dataloader=dict(dataset=dataset), val_evaluator=metric))
-        with pytest.raises(UserError, match=f'val data: .*{message}'):
+    metric = dict(type='CocoMetric', ann_file=str(tmp_path / 'gone.json'))
+    for dataset, evaluator in ((joined, None), (None, metric)):
+        cfg = Config(dict(val_dataloader=dict(dataset=dataset), val_evaluator=evaluator))
+        with pytest.raises(UserError, match=r'val data: .*gone\.json is missing.*data_root=DIR'):
             check_data(cfg, ('val',))
 
 
 def test_an_evaluator_has_to_read_what_its_dataset_checks(shapes_root, tmp_path):
-    cfg = load_config(PANOPTIC, {'data_root': shapes_root})
-    check_data(cfg, ('val',))
-    metric = cfg.val_evaluator[0]
-    metric.ann_file = shutil.copy(metric.ann_file, tmp_path / 'panoptic.json')
-    with pytest.raises(UserError, match=r'panoptic\.json is not the annotation file of the val'):
-        check_data(cfg, ('val',))
-
     cfg = load_config(DETECTOR, {'data_root': shapes_root})
     (tmp_path / 'link.json').symlink_to(cfg.val_evaluator.ann_file)
     cfg.val_evaluator.ann_file = str(tmp_path / 'link.json')

@@ -212,11 +212,11 @@ def test_embedding_that_is_not_finite_is_an_error(network, save, picture):
         Embedder(save(state), size=32).embed(picture[0])
 
 
-def test_worker_processes_read_the_same(network, save, picture):
+def test_a_worker_process_reads_the_same(network, save, picture):
     _, path = picture
     embedder = Embedder(save(network().state_dict()), size=32)
     with ImageProgress() as progress:
-        tokens, _ = embedder.tokens([path] * 3, 1, 2, progress)
+        tokens, _ = embedder.tokens([path] * 3, 1, 1, progress)
         assert progress.done == 3
     np.testing.assert_array_equal(tokens, embedder.tokens([path] * 3, 1)[0])
 

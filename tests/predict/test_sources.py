@@ -89,16 +89,11 @@ def test_scenes_and_slides_in_folders_are_one_image_each(tmp_path, monkeypatch):
 
 
 def test_scenes_that_are_only_read_by_windows_name_the_option(tmp_path):
-    (tmp_path / 'b.zarr').mkdir()
-    for name in ('a.vrt', 'a.SVS', 'a.npy', 'b.zarr'):
-        if name != 'b.zarr':
-            (tmp_path / name).touch()
-        with pytest.raises(UserError) as error:
+    (tmp_path / 'a.zarr').mkdir()
+    (tmp_path / 'a.SVS').touch()
+    for name in ('a.zarr', 'a.SVS'):
+        with pytest.raises(UserError, match=rf'{name} is read window by window: add --stream'):
             read_image(str(tmp_path / name))
-        sentence = 'is read window by window: add --stream (predict_large)'
-        assert str(error.value) == f'{tmp_path / name} {sentence}'
-    with pytest.raises(UserError, match=r'none.svs does not exist'):
-        read_image(str(tmp_path / 'none.svs'))
 
 
 def test_the_name_of_a_url_stays_in_the_folder():

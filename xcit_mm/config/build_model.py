@@ -21,8 +21,7 @@ from ..network.weights.pretrained import read_all_safely
 from .aligned_maps import align_maps
 from .config_errors import config_errors
 from .replacements import replace_classes
-
-FRAMEWORKS = ('mmdet', 'mmseg')
+from .tree import FRAMEWORKS
 
 
 def build_model(cfg: Config, device: str) -> nn.Module:
@@ -65,5 +64,5 @@ def without_other_heads(
         return name.split('.')[0].endswith(HEAD)
 
     sizes = {name: value.shape for name, value in wanted.items()}
-    kept = {k: v for k, v in state.items() if not is_of_head(k) or sizes.get(k) == v.shape}
-    return kept, {name for name in wanted if is_of_head(name) and name not in kept}
+    fitting = {k: v for k, v in state.items() if not is_of_head(k) or sizes.get(k) == v.shape}
+    return fitting, {name for name in wanted if is_of_head(name) and name not in fitting}

@@ -273,12 +273,12 @@ def _test_pipeline(cfg: Config, full_size: bool) -> Compose:
     """Build the transforms of the test dataset for a decoded image without annotations."""
     transforms = [_of_decoded_image(t, cfg.default_scope) for t in pipeline_of_test_set(cfg)]
     left_out = ('Load', 'Resize') if full_size else ('Load',)  # parts of names
-    kept = [t for t in transforms if not any(part in str(t['type']) for part in left_out)]
+    remaining = [t for t in transforms if not any(part in str(t['type']) for part in left_out)]
     loaders = [t for t in transforms if str(t['type']).endswith(LoadMultiband.__name__)]
     if not loaders:
         to_float32 = bool(transforms[0].get('to_float32', False))
         loaders = [dict(type='LoadImage', to_float32=to_float32)]
-    return Compose([loaders[0], *kept])
+    return Compose([loaders[0], *remaining])
 
 
 def _of_decoded_image(transform: dict, scope: str) -> dict:

@@ -208,7 +208,7 @@ def test_polygons_are_cut_by_mmdet(monkeypatch):
 
 
 def test_it_starts_less_than_half_of_the_operators_and_waits_once():
-    size, counts, names = (800, 1344), {}, []
+    size, counts, names = (320, 480), {}, []
     for kind in ('StandardRoIHead', 'BatchedRoIHead'):
         module, x = head(kind), maps(size)
         names.append(module.state_dict().keys())
@@ -217,7 +217,7 @@ def test_it_starts_less_than_half_of_the_operators_and_waits_once():
             layer.forward = lambda x, rois, layer=layer: x.new_zeros(
                 len(rois), CHANNELS, *layer.output_size, requires_grad=True
             )
-        data = batch((8, 8), (1000, 1000), size)
+        data = batch((8, 8), (200, 200), size)
         with counted() as operations:
             module.loss(x, *data)
         counts[kind] = operations

@@ -160,7 +160,7 @@ def test_another_generator_gives_other_anchors(monkeypatch):
 
 
 def test_it_starts_less_than_half_of_the_operators_and_waits_in_nms_only():
-    size = 800, 1344
+    size = 320, 480
     counts, names = {}, []
     for kind in (RPNHead, BatchedRPNHead):
         module, batch = head(kind), samples((8, 8), size)

@@ -108,25 +108,9 @@ def test_pictures_show_the_matrix_and_the_costs(tables, tmp_path):
         assert (pixels == (8, 48, 107)).all(1).sum() > 400  # the darkest blue, a share of 1
 
 
-@pytest.mark.filterwarnings('error')
-def test_of_many_classes_the_most_confused_are_drawn(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(
-        'matplotlib.axes.Axes.set_xticks', lambda _, __, names, **___: drawn.extend(names)
-    )
-    number = 1203
-    confusion = np.diag(np.full(number + 1, 10**9))
-    confusion[700, 3] = confusion[7, number] = 5
-    names = tuple(f'$x${i}\x1b' + 'y' * 40 for i in range(number))
-    draw_errors(ErrorTables('boxes', names, 'background', confusion, []), tmp_path / 'a.png')
-    assert len(drawn) == 31 and drawn[-1] == 'background'
-    starts = [name.split('?')[0] for name in drawn]
-    assert {r'\$x\$3', r'\$x\$7', r'\$x\$700'} < set(starts)
-
-
 @pytest.mark.parametrize(
     ('count', 'text'),
-    [(0, '0'), (1234, '1234'), (9999, '9999'), (12_345, '12.3k'), (999_999, '1M'), (10**9, '1G')],
+    [(9999, '9999'), (12_345, '12.3k'), (999_999, '1M')],
 )
 def test_large_counts_are_short(count, text):
     assert _short(count) == text

@@ -11,9 +11,10 @@ from mmengine.runner import CheckpointLoader
 from torch import nn
 
 from ...base.errors import UserError, did_you_mean, list_folder_hint
+from ...base.http import is_url
 from ...base.shipped import HUB, is_folder
 from ..models import ImageXCiT
-from .cache import download, is_url
+from .cache import download
 from .hub import find_file
 from .inflation import inflate
 from .names import (

@@ -128,20 +128,20 @@ class Detections:
             IndexError: If there is no such object.
         """
         everything = np.arange(len(self))
-        kept = everything[index]
-        if kept.ndim == 0:
-            label = int(self.labels[kept])
-            mask = None if self.masks is None else self.masks[kept]
+        chosen = everything[index]
+        if chosen.ndim == 0:
+            label = int(self.labels[chosen])
+            mask = None if self.masks is None else self.masks[chosen]
             return DetectedObject(
-                self.boxes[kept], float(self.scores[kept]), label, self.classes[label], mask
+                self.boxes[chosen], float(self.scores[chosen]), label, self.classes[label], mask
             )
-        if np.array_equal(kept, everything):
+        if np.array_equal(chosen, everything):
             return self  # without a copy of the masks, which can take gigabytes
         names = ('boxes', 'scores', 'labels') + (() if self.masks is None else ('masks',))
         values = {name: getattr(self, name) for name in names}
         for name, value in values.items():  # the masks of a large image are a list
             is_array = isinstance(value, np.ndarray)
-            values[name] = value[kept] if is_array else [value[i] for i in kept]
+            values[name] = value[chosen] if is_array else [value[i] for i in chosen]
         return replace(self, **values)
 
     def __repr__(self) -> str:
