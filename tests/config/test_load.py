@@ -6,10 +6,8 @@ from difflib import unified_diff
 import pytest
 from helpers import ROOT
 from helpers.resolved_configs import FILE, RENEW, described
-from mmengine.registry import DATASETS, METRICS, DefaultScope
 
 from xcit_mm import UserError
-from xcit_mm.base import environment
 from xcit_mm.config.adapt import adapt, adapt_for_test, adapt_for_training
 from xcit_mm.config.load import load_config
 from xcit_mm.config.rules import check_channels
@@ -99,6 +97,14 @@ def test_a_config_that_cannot_be_read_is_refused_with_the_reason(tmp_path, code,
         load_config(tmp_path / 'broken.py')
 
 
+def test_the_missing_package_of_a_custom_import_is_named(tmp_path, monkeypatch):
+    (tmp_path / 'in_need.py').write_text('import nothere')
+    (tmp_path / 'own.py').write_text("custom_imports = dict(imports=['in_need'])")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"import in_need \(.* No module named 'nothere'\)\. pip"):
+        load_config(tmp_path / 'own.py')
+
+
 def test_a_base_of_another_package_is_found_by_the_name_of_its_module(tmp_path, monkeypatch):
     """The original mmengine looks by pkg_resources, onedl's in a distribution that it lacks."""
     monkeypatch.setitem(sys.modules, 'pkg_resources', None)
@@ -161,21 +167,6 @@ def test_a_config_of_mmdet_gets_our_classes_and_each_edit_is_noted(tmp_path):
     (note,) = adapt(cfg)
     assert 'ClassIoUMetric for IoUMetric' in note
     assert [m.type for m in cfg.val_evaluator] == ['CocoAPMetric', 'ClassIoUMetric']
-
-
-def test_a_panoptic_config_of_mmdet_needs_no_panopticapi(tmp_path):
-    base = 'mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco-panoptic.py'
-    (tmp_path / 'foreign.py').write_text(f"_base_ = '{base}'")
-    cfg = load_config(tmp_path / 'foreign.py')
-    adapt(cfg)
-    environment.require_framework('mmdet')
-    with DefaultScope.overwrite_default_scope('mmdet'):
-        for loader in (cfg.train_dataloader, cfg.val_dataloader):
-            dataset = DATASETS.build({**loader.dataset, 'lazy_init': True})
-            assert type(dataset).__name__ == 'CheckedPanopticDataset'
-            assert 'LoadPanoptic' in {type(t).__name__ for t in dataset.pipeline.transforms}
-        with pytest.raises(UserError, match=r'panoptic_val2017\.json is not a panoptic COCO'):
-            METRICS.build(cfg.val_evaluator[0])
 
 
 def test_hooks_and_workers_can_be_switched_off(tmp_path):

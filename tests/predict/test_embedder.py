@@ -198,11 +198,6 @@ def test_embedding_of_an_image_is_its_token_of_length_1(network, save, picture, 
     longer = Embedder(save(state), size=48, fit='longer')
     descriptor = describe(image_tokens(longer, str(path), 48), TOKEN, None)
     np.testing.assert_array_equal(longer.embed(path), descriptor)
-    gray = np.array(Image.fromarray(image).convert('L'))
-    as_rgb = gray[..., None].repeat(3, -1)
-    np.testing.assert_array_equal(embedder.embed(gray), embedder.embed(as_rgb))
-    with pytest.raises(UserError, match=r'none\.png does not exist'):
-        embedder.embed('none.png')
 
 
 def test_embedding_that_is_not_finite_is_an_error(network, save, picture):

@@ -37,9 +37,7 @@ EARLIER = 'pictures/b.jpg', 'labels/b.png', 'earlier_1/pictures/b.jpg'
         ('b.jpg *.jpg below/../b.jpg .', 'out', (), 'b a clip below/b below/c'),  # each file once
         ('b.jpg below/b.jpg B.png below.mp4 below', 'out', SAME, 'b b_2 B_3 below c'),
         ('below.mp4 .', 'out', SAME, 'below_2 B a b_2 clip below/b below/c'),
-        ('*.jpg', 'nowhere', (), 'b'),
         ('**/*.jpg', 'nowhere', (), 'b b_2 e'),
-        ('b*', 'nowhere', (), 'b b_2 c'),
         ('notes.txt gone.jpg a[1].jpg', 'out', ['a[1].jpg'], 'notes gone a[1]'),
         ('.', '.', EARLIER, f'{ALL} out/pictures/e'),
         ('*', '.', EARLIER, 'a b b_2 c clip notes pictures/e'),

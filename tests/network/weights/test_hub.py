@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.fake_hub import TOKEN, FakeHub, Repo, fake_hub, sha
+from helpers.fake_hub import FakeHub, Repo, fake_hub, sha
 from huggingface_hub import constants
 from safetensors.torch import save
 
@@ -58,15 +58,6 @@ def test_what_was_downloaded_is_there_without_a_network(hub, monkeypatch):
         find_file('hf://a/b')
 
 
-def test_a_download_that_breaks_off_is_an_error_and_then_whole(hub, monkeypatch):
-    monkeypatch.setattr('time.sleep', lambda seconds: None)
-    hub.cut = 100
-    with pytest.raises(UserError, match=f'{NAME}: RemoteProtocolError'):
-        find_file(NAME)
-    hub.cut = None
-    assert torch.equal(read_checkpoint(NAME)['weight'], DATA['weight'])
-
-
 @pytest.mark.parametrize(
     ('name', 'message'),
     [
@@ -95,12 +86,6 @@ def test_a_wrong_token_is_an_error_without_it(hub, monkeypatch, token):
     with pytest.raises(UserError, match=r'401|UnicodeEncodeError') as error:
         find_file('hf://owner/private')
     assert token not in str(error.value) and 'wr' not in str(error.value)
-
-
-def test_a_token_opens_a_private_model(hub, monkeypatch):
-    hub.repos['owner/name'].private = True
-    monkeypatch.setenv('HF_TOKEN', TOKEN)
-    assert find_file(NAME).is_file()
 
 
 class Call:

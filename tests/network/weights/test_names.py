@@ -116,12 +116,6 @@ def test_the_log_says_how_much_is_loaded_and_what_starts_at_random(source, tmp_p
             r'XCiT-N12/16 \(patch_embed\.proj\.0\.0\.weight \(16, 3, 3, 3\), .*; the model has '
             r'XCiT-T12/16 \(patch_embed\.proj\.0\.0\.weight \(24, 3, 3, 3\)',
         ),
-        (dict(patch_size=8), {}, 'XCiT-N12/16 .* XCiT-N12/8'),
-        (
-            dict(arch=dict(embed_dim=128, depth=12, num_heads=8, eta=1.0)),
-            {},
-            'N12/16.*an XCiT of 12 layers, 128 channels, 8 heads and patch size 16',
-        ),
         (
             {},
             {'blocks.12.gamma1': torch.zeros(128)},

@@ -1,6 +1,5 @@
 """Models with fused layers against the models that they are copies of."""
 
-import copy
 import pickle
 
 import pytest
@@ -123,13 +122,6 @@ def test_batch_norms_that_cannot_be_folded(share_conv, options, with_hooks):
         for layers in model.bbox_head.cls_convs[1:]:
             layers[0].register_forward_hook(lambda *args: None)
     assert_same_outputs(model, fuse(model), (64, 96))
-
-
-def test_a_fused_model_can_be_copied_and_called_without_no_grad():
-    model = built('sem_fpn_xcit_t12_16_80k')
-    fused = copy.deepcopy(fuse(model))
-    assert any(isinstance(m, WinogradConv2d) for m in fused.modules())
-    assert_same_outputs(model, fused, (96, 96))
 
 
 def test_variances_beyond_float16_are_refused():
