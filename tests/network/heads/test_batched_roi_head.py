@@ -17,10 +17,10 @@ require_framework('mmdet')
 from mmdet.structures import DetDataSample  # noqa: E402
 from mmdet.structures.mask import BitmapMasks, PolygonMasks  # noqa: E402
 
-from xcit_mm.base.waits import counted  # noqa: E402
 from xcit_mm.config.load import load_config  # noqa: E402
 from xcit_mm.network.heads import mask_targets  # noqa: E402
 from xcit_mm.network.heads.batched_roi_head import BatchedRoIHead  # noqa: E402
+from xcit_mm.network.waits import counted  # noqa: E402
 
 CFG = load_config('configs/mask_rcnn_xcit_s12_16_3x.py').model
 CHANNELS = 8

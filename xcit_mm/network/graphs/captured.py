@@ -11,7 +11,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from ...base.waits import counted
+from ..waits import counted
 from .flat_gradients import Gradients, reached_parameters
 from .recorder import Recorder
 
