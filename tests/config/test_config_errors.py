@@ -10,8 +10,7 @@ from mmengine.registry import MODELS
 
 from xcit_mm import UserError
 from xcit_mm.base.errors import ConfigError
-from xcit_mm.config.build_model import build_model
-from xcit_mm.config.config_errors import config_errors
+from xcit_mm.config.build_model import build_model, config_errors
 from xcit_mm.config.load import load_config
 
 DETECTOR = ROOT / 'configs/mask_rcnn_xcit_n12_16_shapes.py'

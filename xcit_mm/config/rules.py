@@ -1,7 +1,7 @@
 """The checks of a config before a run: the mistakes that are made most often.
 
 Nothing is built and nothing is edited. All other mistakes are errors of the package that builds the
-part (:mod:`~.config_errors`).
+part (:func:`~.build_model.config_errors`).
 """
 
 import os

@@ -21,8 +21,7 @@ from ..base.device import choose_device, choose_dtype
 from ..base.environment import quiet, require_framework
 from ..base.errors import UserError, reason
 from ..base.shipped import is_folder
-from ..config.build_model import build_model, weights_for
-from ..config.config_errors import config_errors
+from ..config.build_model import build_model, config_errors, weights_for
 from ..config.load import load_config
 from ..config.rules import require_parts
 from ..config.tree import class_name, pipeline_of_test_set
@@ -159,10 +158,8 @@ class Model:
 
         The arguments after the image are the fields of :class:`.LargeOptions`, such as ``memory``.
         """
-        from .large.predict_large import (  # which other predictions do not need
-            LargeOptions,
-            predict_large,
-        )
+        # Other predictions do not need it.
+        from .large.predict_large import LargeOptions, predict_large
 
         return predict_large(self, image, LargeOptions(*args, **options))
 

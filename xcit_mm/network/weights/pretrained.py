@@ -49,10 +49,8 @@ def load_pretrained(
     """
     if not path:
         raise UserError("init_cfg=dict(type='Pretrained', checkpoint=...) names no checkpoint")
-    weights, model = (
-        model_state(read_checkpoint(path, trusted=trusted), path),
-        backbone.state_dict(),
-    )
+    weights = model_state(read_checkpoint(path, trusted=trusted), path)
+    model = backbone.state_dict()
     if isinstance(backbone, ImageXCiT):
         state, optional = image_state(weights), CLASSIFIER
         # A head for other classes, or for none.
