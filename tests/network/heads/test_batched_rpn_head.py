@@ -133,7 +133,7 @@ def test_proposals_of_other_options_equal_those_of_mmdet(monkeypatch, cfg):
     ('options', 'cfg'),
     [
         (dict(loss_bbox=dict(type='GIoULoss'), reg_decoded_bbox=True), {}),
-        ({}, dict(nms=dict(type='soft_nms', iou_threshold=0.7))),
+        ({}, dict(nms=dict(type='soft_nms', iou_threshold=0.7), nms_pre=50)),
         ({}, dict(nms=dict(type='nms', iou_threshold=1.0))),  # keeps boxes that are left out
         # Objects and background have other labels in mmdet's losses of proposals.
         (dict(loss_cls=dict(type='CrossEntropyLoss', use_sigmoid=True, ignore_index=0)), {}),

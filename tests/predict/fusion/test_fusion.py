@@ -22,9 +22,11 @@ CONFIGS = (
     'sem_fpn_xcit_n12_16_shapes',
     'upernet_xcit_t12_16_160k',
 )
+NARROW = {'upernet_xcit_t12_16_160k': {'model.decode_head.channels': 128}}  # as Winograd's need
 
 
 def built(name: str, **options) -> nn.Module:
+    options |= NARROW.get(name, {})
     model = build_model(load_config(ROOT / f'configs/{name}.py', options), 'cpu')
     randomize(model)
     return model.eval()
