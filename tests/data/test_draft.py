@@ -10,7 +10,6 @@ from PIL import Image
 
 from xcit_mm import UserError
 from xcit_mm.base.environment import require_framework
-from xcit_mm.config.draft import check_draft
 from xcit_mm.config.load import load_config
 from xcit_mm.data.transforms.decode import LoadImage
 
@@ -114,7 +113,6 @@ def test_the_option_changes_all_pipelines_of_a_recipe(config, train, test):
     loaders = {split: cfg[f'{split}_dataloader'].dataset for split in ('train', 'val', 'test')}
     drafts = {split: loader.pipeline[0].draft for split, loader in loaders.items()}
     assert drafts == dict(train=train, val=test, test=test)
-    check_draft(cfg)
     assert 'DraftResize' in str(loaders['train'].pipeline)
     assert load_config(config).train_dataloader.dataset.pipeline[0].get('draft') is None
 
@@ -149,9 +147,3 @@ def test_boxes_follow_the_objects_through_the_augmentation_of_a_recipe(tmp_path)
             x, y, width, height = cv2.boundingRect(mask)
             seen = np.array([x, y, x + width, y + height])
             assert np.abs(seen - box.numpy()).max() <= 2
-
-
-def test_a_resize_that_does_not_know_the_whole_size_is_refused():
-    cfg = load_config(COCO, {'test_dataloader.dataset.pipeline.0.draft': (1333, 800)})
-    with pytest.raises(UserError, match=r'test pipeline has LoadImage\.draft and then Resize,'):
-        check_draft(cfg)

@@ -60,7 +60,7 @@ def test_a_prediction_equals_that_of_the_whole_image(full_size_segmentor, image)
     )
     assert np.array_equal(large.labels, whole_image.labels)
     assert large.shares() == pytest.approx(whole_image.shares())
-    assert np.array_equal(large.picture, image)
+    assert np.array_equal(large.image, image)
     assert np.array_equal(large.draw(), whole_image.draw())
     assert large.scores is None
 

@@ -159,7 +159,7 @@ def test_wide_strips_are_read_in_rows_that_are_kept(image, segmentor, tmp_path, 
     streamed = segmentor.predict_large(tmp_path / 'a.tif')
     assert max(heights) <= 100
     assert np.array_equal(streamed.labels, expected.labels)
-    assert np.array_equal(streamed.picture, expected.picture)
+    assert np.array_equal(streamed.image, expected.image)
 
 
 def test_a_pyramid_is_read_at_its_full_size(image, segmentor, tmp_path):

@@ -12,7 +12,6 @@ from pycocotools import mask as rle
 
 from xcit_mm import UserError
 from xcit_mm.config.adapt import adapt_for_test
-from xcit_mm.config.draft import check_draft
 from xcit_mm.config.load import load_config
 
 
@@ -122,7 +121,6 @@ def test_the_views_follow_from_the_pipeline_of_the_test(tmp_path):
     load, augment, *rest = cfg.test_dataloader.dataset.pipeline
     assert load.type == 'LoadImage' and 'draft' not in load and not rest
     assert {resize.type for resize in augment.transforms[0]} == {'Resize'}
-    check_draft(cfg)
 
     cfg = load_config(tmp_path / 'rtmdet.py')
     notes = adapt_for_test(cfg, 'a.pth', tta=True)

@@ -1,34 +1,32 @@
 """The checks of a config before a run: the mistakes that are made most often.
 
 Nothing is built and nothing is edited. All other mistakes are errors of the package that builds the
-part (:mod:`~.config_errors`).
+part (:func:`~.build_model.config_errors`).
 """
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
 from mmengine.utils import is_seq_of
 
-from ..base.environment import BUILT_ON, require, require_framework
-from ..base.errors import UserError, did_you_mean
+from ..base.environment import require, require_framework
+from ..base.errors import UserError
 from ..base.launchers import LAUNCHERS
 from ..base.run_files import require_checkpoints
 from ..network.archs import ARCHS
 from ..network.weights.pretrained import require_file
 from ..network.xcit import NUM_LEVELS
 from .adapt import LOGGERS
-from .draft import check_draft
 from .streaming import is_streamed
 from .tree import class_name, dataset_class, default_of, dicts, split_datasets, typed_nodes
 
 REQUIRED = {
-    'train': ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
-    'test': ('model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
-    'prediction': ('model', 'test_dataloader'),
+    'train': ('default_scope', 'model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
+    'test': ('default_scope', 'model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
+    'prediction': ('default_scope', 'model', 'test_dataloader'),
 }
 SPLITS = {'train': ('train', 'val'), 'test': ('test',)}
 # Other heads may predict something else than the classes of the dataset: words, stuff, edges.
@@ -51,12 +49,9 @@ GENERIC_HELP = "point to it with --cfg-options data_root=DIR or in the config's 
 def check(cfg: Config, task: str) -> None:
     """Check what a run ('train' or 'test') needs, from the quickest check to the slowest."""
     require_parts(cfg, task)
-    _require_framework_name(cfg)
     _require_launcher(cfg.launcher)
     check_channels(cfg)
     _check_stream(cfg, SPLITS[task])
-    check_draft(cfg)
-    _check_layer_decay(cfg.get('optim_wrapper') or {})
     for name in LOGGERS.keys() & cfg.default_hooks.keys():
         require(name)
     if cfg.get('resume') and not cfg.get('load_from'):
@@ -66,16 +61,6 @@ def check(cfg: Config, task: str) -> None:
     check_classes(cfg, SPLITS[task])
     if cfg.get('load_from'):
         require_file(cfg.load_from, trusted=cfg.get('trust_checkpoint', False))
-
-
-def _check_layer_decay(wrapper: Mapping[str, Any]) -> None:
-    """Refuse a decay of layers without its constructor, because mmengine's own ignores it."""
-    decay = (wrapper.get('paramwise_cfg') or {}).get('layer_decay')
-    if decay is not None and class_name(wrapper.get('constructor')) != 'LayerDecayConstructor':
-        raise UserError(
-            f'optim_wrapper.paramwise_cfg.layer_decay={decay!r} needs '
-            'optim_wrapper.constructor=LayerDecayConstructor'
-        )
 
 
 def require_parts(cfg: Config, task: str) -> None:
@@ -143,15 +128,6 @@ def check_classes(cfg: Config, splits: Sequence[str]) -> None:
             if 'thing_classes' in info:  # the heads of a panoptic model share the classes
                 counted = {THINGS: info['thing_classes'], STUFF: info['stuff_classes']}
             _check_heads(cfg.model, counted, split)
-
-
-def _require_framework_name(cfg: Config) -> None:
-    scope = cfg.get('default_scope')
-    if not isinstance(scope, str) or (scope not in BUILT_ON and find_spec(scope) is None):
-        raise UserError(
-            f'the config {cfg.filename}: default_scope={scope!r} is not one of '
-            f'{", ".join(BUILT_ON)}{did_you_mean(str(scope), BUILT_ON)}'
-        )
 
 
 def _require_launcher(launcher: str) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from ...base.files import open_regular
+from ...base.http import is_url
 from ...data.tiff.tiff_bands import turns_of
 from ...data.transforms.decode import size_of
-from ...network.weights.cache import is_url
 from .arrays import Array, mapped
 from .image_source import ImageSource, ReadOptions, errors_of, require_level
 from .mosaics import open_mosaic

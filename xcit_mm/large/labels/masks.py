@@ -11,7 +11,7 @@ import numpy as np
 
 from ...base.errors import UserError
 from ...base.geometry import Window, overlap
-from ...network.weights.cache import is_url
+from ...base.http import is_url
 from ..files.image_source import ImageSource
 from ..files.image_views import ImageView
 from ..files.no_data import has_data
