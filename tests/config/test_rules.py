@@ -9,7 +9,7 @@ from mmengine.config import Config
 from xcit_mm import UserError
 from xcit_mm.base import environment
 from xcit_mm.config.load import load_config
-from xcit_mm.config.rules import check_channels, check_classes, check_data, require_parts
+from xcit_mm.config.rules import check, check_channels, check_classes, check_data, require_parts
 
 REAL, UPERNET = (
     ROOT / f'configs/{name}.py' for name in ('mask_rcnn_xcit_s12_8_3x', 'upernet_xcit_t12_16_160k')
@@ -149,3 +149,10 @@ def test_a_folder_without_an_image_that_mmseg_reads_is_refused(shapes_root):
     environment.require_framework('mmseg')
     with pytest.raises(UserError, match=r'training has no images \*\.bmp: set img_suffix'):
         check_data(load_config(SEM_FPN, options), ('train',))
+
+
+def test_layer_decay_is_not_ignored_without_its_constructor():
+    options = {'optim_wrapper.paramwise_cfg.layer_decay': 0.8}
+    cfg = load_config('configs/sem_fpn_xcit_n12_16_shapes.py', options)
+    with pytest.raises(UserError, match=r'layer_decay=0\.8 needs optim_wrapper\.constructor='):
+        check(cfg, 'train')

@@ -10,6 +10,7 @@ from PIL import Image
 
 from xcit_mm import UserError
 from xcit_mm.base.environment import require_framework
+from xcit_mm.config.draft import check_draft
 from xcit_mm.config.load import load_config
 from xcit_mm.data.transforms.decode import LoadImage
 
@@ -147,3 +148,9 @@ def test_boxes_follow_the_objects_through_the_augmentation_of_a_recipe(tmp_path)
             x, y, width, height = cv2.boundingRect(mask)
             seen = np.array([x, y, x + width, y + height])
             assert np.abs(seen - box.numpy()).max() <= 2
+
+
+def test_a_resize_that_does_not_know_the_whole_size_is_refused():
+    cfg = load_config(COCO, {'test_dataloader.dataset.pipeline.0.draft': (1333, 800)})
+    with pytest.raises(UserError, match=r'test pipeline has LoadImage\.draft and then Resize,'):
+        check_draft(cfg)

@@ -236,3 +236,12 @@ def test_other_channels_need_their_normalization(network, save):
     embedder = Embedder(path, mean=[1.0], std=[2.0] * 5, size=16)
     found = embedder.prepare(np.full((16, 16, 5), 5, np.float32))
     torch.testing.assert_close(found, torch.full((5, 16, 16), 2.0))
+
+
+def test_a_file_is_loaded_as_a_whole_or_refused(network, save):
+    state = network().state_dict()
+    del state['cls_attn_blocks.1.norm1.weight']
+    with pytest.raises(UserError, match='does not hold the weights of this model'):
+        Embedder(save(state))
+    with pytest.raises(UserError, match=r'model\.pth holds no XCiT'):
+        Embedder(save({'conv.weight': torch.ones(2)}))

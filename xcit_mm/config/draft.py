@@ -41,6 +41,20 @@ def use_draft(cfg: Config, value: Any, path: Path) -> None:
             resize['resize_type' if is_drawn else 'type'] = RESIZE
 
 
+def check_draft(cfg: Config) -> None:
+    """Refuse a ``LoadImage.draft`` that no ``DraftResize`` follows, which alone knows the size."""
+    for split, pipeline in _pipelines(cfg):
+        if not any(t.get('draft') for t in pipeline if class_name(t.get('type')) in LOADERS):
+            continue
+        place = f'{cfg.filename}: the {split} pipeline'
+        for resize in _first_resizes(pipeline, place):
+            if RESIZE not in (class_name(resize['type']), resize.get('resize_type')):
+                raise UserError(
+                    f'{place} has LoadImage.draft and then {class_name(resize["type"])}, which '
+                    f'takes the decoded size for that of the image: write {RESIZE}'
+                )
+
+
 def _pipelines(cfg: Config) -> Iterator[tuple[str, list[dict]]]:
     """Yield the pipelines that load images, with their splits."""
     for split in SPLITS:

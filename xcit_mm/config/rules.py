@@ -20,6 +20,7 @@ from ..network.archs import ARCHS
 from ..network.weights.pretrained import require_file
 from ..network.xcit import NUM_LEVELS
 from .adapt import LOGGERS
+from .draft import check_draft
 from .streaming import is_streamed
 from .tree import class_name, dataset_class, default_of, dicts, split_datasets, typed_nodes
 
@@ -52,6 +53,8 @@ def check(cfg: Config, task: str) -> None:
     _require_launcher(cfg.launcher)
     check_channels(cfg)
     _check_stream(cfg, SPLITS[task])
+    check_draft(cfg)
+    _check_layer_decay(cfg.get('optim_wrapper') or {})
     for name in LOGGERS.keys() & cfg.default_hooks.keys():
         require(name)
     if cfg.get('resume') and not cfg.get('load_from'):
@@ -61,6 +64,16 @@ def check(cfg: Config, task: str) -> None:
     check_classes(cfg, SPLITS[task])
     if cfg.get('load_from'):
         require_file(cfg.load_from, trusted=cfg.get('trust_checkpoint', False))
+
+
+def _check_layer_decay(wrapper: Mapping[str, Any]) -> None:
+    """Refuse a decay of layers without its constructor, because mmengine's own ignores it."""
+    decay = (wrapper.get('paramwise_cfg') or {}).get('layer_decay')
+    if decay is not None and class_name(wrapper.get('constructor')) != 'LayerDecayConstructor':
+        raise UserError(
+            f'optim_wrapper.paramwise_cfg.layer_decay={decay!r} needs '
+            'optim_wrapper.constructor=LayerDecayConstructor'
+        )
 
 
 def require_parts(cfg: Config, task: str) -> None:

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.fake_hub import FakeHub, Repo, fake_hub, sha
+from helpers.fake_hub import TOKEN, FakeHub, Repo, fake_hub, sha
 from huggingface_hub import constants
 from safetensors.torch import save
 
-from xcit_mm import UserError
+from xcit_mm import UserError, XCiT
 from xcit_mm.base.shipped import is_folder
 from xcit_mm.config.load import load_config
 from xcit_mm.network.weights.hub import download_model, find_file, parse_name
-from xcit_mm.network.weights.pretrained import download_pretrained, require_file
+from xcit_mm.network.weights.pretrained import download_pretrained, load_pretrained, require_file
 from xcit_mm.network.weights.read import read_checkpoint
 
 DATA = {'weight': torch.arange(1000.0)}
@@ -154,3 +154,31 @@ def test_a_folder_hides_a_config_of_this_package_only_if_it_is_a_model(tmp_path,
     assert not is_folder(name) and load_config(name).model.type == 'MaskRCNN'
     (tmp_path / name / 'config.json').touch()
     assert is_folder(name)
+
+
+def test_a_download_that_breaks_off_is_an_error_and_then_whole(hub, monkeypatch):
+    monkeypatch.setattr('time.sleep', lambda seconds: None)
+    hub.cut = 100
+    with pytest.raises(UserError, match=f'{NAME}: RemoteProtocolError'):
+        find_file(NAME)
+    hub.cut = None
+    assert torch.equal(read_checkpoint(NAME)['weight'], DATA['weight'])
+
+
+def test_a_token_opens_a_private_model(hub, monkeypatch):
+    hub.repos['owner/name'].private = True
+    monkeypatch.setenv('HF_TOKEN', TOKEN)
+    assert find_file(NAME).is_file()
+
+
+def test_a_backbone_starts_from_the_hub(hub):
+    source = XCiT(arch='n12')
+    hub.repos['owner/backbone'] = repo = Repo()
+    repo.commit(model__safetensors=save(source.state_dict()))
+    backbone = XCiT(arch='n12')
+    load_pretrained(backbone, 'hf://owner/backbone')
+    for name, value in source.state_dict().items():
+        assert torch.equal(backbone.state_dict()[name], value), name
+    cfg = load_config('configs/mask_rcnn_xcit_s12_8_3x.py', {'pretrained': 'hf://owner/of_nobody'})
+    with pytest.raises(UserError, match=r'hf://owner/of_nobody: .*Repository Not Found'):
+        download_pretrained(cfg)

@@ -133,3 +133,15 @@ def test_a_table_that_cannot_be_replaced_does_not_end_a_training(tables, tmp_pat
 
 def full_disk() -> list[ErrorTables]:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_is_counted_adds_up(tables):
+    by_class = tables.rows_of_classes()
+    for i, row in enumerate(by_class):
+        assert row['annotated'] == sum(label == i for *_, a in IMAGES for _, label, _ in a)
+        shown = [label for _, p, _ in IMAGES for score, label, _ in p if score >= 0.3]
+        assert row['predicted'] == shown.count(i)
+        of_images = [numbers.get(i, (0, 0, 0)) for _, numbers in tables.images]
+        assert np.sum(of_images, axis=0).tolist() == [
+            row[k] for k in ('annotated', 'predicted', 'TP')
+        ]
