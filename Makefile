@@ -22,7 +22,7 @@ DETECTOR := configs/mask_rcnn_xcit_n12_16_shapes.py
 
 help:
 	@echo 'make train           install, draw the shapes dataset, train a Mask R-CNN, evaluate it'
-	@echo 'make test            install, run the tests that take less than 5 seconds each'
+	@echo 'make test            install, run all tests that are not marked slow'
 	@echo 'make test-all        all tests'
 	@echo 'make test-openmmlab  part of the tests on the openmmlab packages, in their own environment'
 	@echo 'make docs            install Sphinx, build the documentation in build/docs'

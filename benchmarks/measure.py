@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from xcit_mm.base.device import DTYPES, choose_device, release_memory
 from xcit_mm.base.errors import ArgumentError, ConfigError, is_out_of_memory
-from xcit_mm.config.config_errors import config_errors
+from xcit_mm.config.build_model import config_errors
 from xcit_mm.config.load import load_config
 
 from .models import build, check_name

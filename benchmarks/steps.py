@@ -18,8 +18,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from xcit_mm.base.device import choose_device
 from xcit_mm.base.errors import ArgumentError
-from xcit_mm.base.waits import counted
-from xcit_mm.config.config_errors import config_errors
+from xcit_mm.config.build_model import config_errors
+from xcit_mm.network.waits import counted
 from xcit_mm.train.runner import build_runner
 
 from .measure import peak_bytes, require_sizes, synchronize, unless_full

@@ -10,8 +10,7 @@ from mmengine.registry import MODELS
 
 from xcit_mm import UserError
 from xcit_mm.base.errors import ConfigError
-from xcit_mm.config.build_model import build_model
-from xcit_mm.config.config_errors import config_errors
+from xcit_mm.config.build_model import build_model, config_errors
 from xcit_mm.config.load import load_config
 
 DETECTOR = ROOT / 'configs/mask_rcnn_xcit_n12_16_shapes.py'
@@ -21,8 +20,6 @@ PIPELINE = 'train_dataloader.dataset.pipeline'
 @pytest.mark.parametrize(
     ('option', 'message'),
     [
-        ('default_scope=mmdett', r"default_scope='mmdett' is not one of .*did you mean mmdet\?$"),
-        (f'{PIPELINE}.2.chance=0.5', rf'{PIPELINE}\.2: TypeError: .*chance'),
         (
             f'{PIPELINE}.2.type=RandomFlipp',
             rf"{PIPELINE}\.2 has type='RandomFlipp', .*RandomFlip\?",
@@ -44,17 +41,9 @@ def test_a_wrong_value_ends_with_a_sentence_that_names_its_place(
     assert ('Traceback' in error) == ('Error: ' in sentence)
 
 
-@pytest.mark.parametrize(
-    ('name', 'value', 'message'),
-    [
-        ('model.backb.arch', 't12', r'model: TypeError: .* unexpected keyword argument .backb'),
-        ('model.neck.num_outs', 2, r'model\.neck: AssertionError'),
-        ('model.rpn_head.feat_channels', 'a', r'model\.rpn_head: TypeError'),
-    ],
-)
-def test_a_part_of_a_model_that_cannot_be_built_is_named(name, value, message):
-    with pytest.raises(ConfigError, match=message) as error:
-        build_model(load_config(DETECTOR, {name: value}), 'meta')
+def test_a_part_of_a_model_that_cannot_be_built_is_named():
+    with pytest.raises(ConfigError, match=r'model\.neck: AssertionError') as error:
+        build_model(load_config(DETECTOR, {'model.neck.num_outs': 2}), 'meta')
     assert error.value.__cause__ is not None
 
 

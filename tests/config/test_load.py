@@ -6,11 +6,8 @@ from difflib import unified_diff
 import pytest
 from helpers import ROOT
 from helpers.resolved_configs import FILE, RENEW, described
-from mmengine.registry import DATASETS, METRICS, DefaultScope
 
 from xcit_mm import UserError
-from xcit_mm.base import environment
-from xcit_mm.base.launchers import was_restarted
 from xcit_mm.config.adapt import adapt, adapt_for_test, adapt_for_training
 from xcit_mm.config.load import load_config
 from xcit_mm.config.rules import check_channels
@@ -54,14 +51,10 @@ def test_pretrained_is_what_the_backbone_starts_from():
         ('train_dataloder.batch_size', r'did you mean train_dataloader\?'),
         ('num_workers', r'did you mean train_dataloader\.num_workers\?'),
         ('train_cfg.max_epoch', r'did you mean max_epochs\?'),
-        ('train_cfg.max_iter', r'did you mean max_iters\?'),
         ('model.backbone.patchsize', r'did you mean patch_size\?'),
-        ('auto_scale_lr.enabled', r'did you mean enable\?'),
-        ('param_scheduler.0.start_facto', r'did you mean start_factor\?'),
         ('train_dataloader.dataset.pipeline.1.with_mas', r'did you mean with_mask\?'),
         ('model.backbone.drop_path_rat', r'did you mean drop_path_rate\?'),  # of the class alone
         ('train_pipeline', 'would change nothing: .* reads'),  # only the config itself reads these
-        ('short_sides.start', 'would change nothing: .* reads'),
     ],
 )
 def test_an_option_that_nothing_reads_is_refused(option, message):
@@ -88,12 +81,18 @@ def test_a_config_that_does_not_exist_is_refused_with_a_similar_name():
         load_config(REAL.with_name('mask_rcnn_xcit_s12_8.py'))
 
 
+def test_a_misspelled_part_of_a_config_is_refused(tmp_path):
+    config = tmp_path / 'own.py'
+    config.write_text(f'_base_ = {str(SHAPES)!r}\ntrain_dataloder = dict(batch_size=1)\n')
+    with pytest.raises(UserError, match=r'own\.py has train_dataloder, .* mean train_dataloader'):
+        load_config(config)
+
+
 @pytest.mark.parametrize(
     ('code', 'message'),
     [
         ('model = dict(', r'SyntaxError.*never closed'),
         ("_base_ = 'gone.py'", r'gone\.py'),
-        ("_base_ = 'nothere::folder/gone.py'", r'not support to load nothere'),
         ("_base_ = 'mmpretrain::folder/gone.py'", r'mmpretrain is not installed\..*docs/errors'),
         ("custom_imports = dict(imports=['nothere'])", r'import nothere.*PYTHONPATH'),
         ('value = 1 / 0', r'ZeroDivisionError'),
@@ -109,8 +108,7 @@ def test_the_missing_package_of_a_custom_import_is_named(tmp_path, monkeypatch):
     (tmp_path / 'in_need.py').write_text('import nothere')
     (tmp_path / 'own.py').write_text("custom_imports = dict(imports=['in_need'])")
     monkeypatch.syspath_prepend(tmp_path)
-    expected = r"import in_need \(ModuleNotFoundError: No module named 'nothere'\)\. pip install"
-    with pytest.raises(UserError, match=expected):
+    with pytest.raises(UserError, match=r"import in_need \(.* No module named 'nothere'\)\. pip"):
         load_config(tmp_path / 'own.py')
 
 
@@ -176,21 +174,6 @@ def test_a_config_of_mmdet_gets_our_classes_and_each_edit_is_noted(tmp_path):
     (note,) = adapt(cfg)
     assert 'ClassIoUMetric for IoUMetric' in note
     assert [m.type for m in cfg.val_evaluator] == ['CocoAPMetric', 'ClassIoUMetric']
-
-
-def test_a_panoptic_config_of_mmdet_needs_no_panopticapi(tmp_path):
-    base = 'mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco-panoptic.py'
-    (tmp_path / 'foreign.py').write_text(f"_base_ = '{base}'")
-    cfg = load_config(tmp_path / 'foreign.py')
-    adapt(cfg)
-    environment.require_framework('mmdet')
-    with DefaultScope.overwrite_default_scope('mmdet'):
-        for loader in (cfg.train_dataloader, cfg.val_dataloader):
-            dataset = DATASETS.build({**loader.dataset, 'lazy_init': True})
-            assert type(dataset).__name__ == 'CheckedPanopticDataset'
-            assert 'LoadPanoptic' in {type(t).__name__ for t in dataset.pipeline.transforms}
-        with pytest.raises(UserError, match=r'panoptic_val2017\.json is not a panoptic COCO'):
-            METRICS.build(cfg.val_evaluator[0])
 
 
 def test_hooks_and_workers_can_be_switched_off(tmp_path):
@@ -283,10 +266,3 @@ def test_a_test_loads_the_checkpoint_and_draws_into_the_folder():
     assert cfg.default_hooks.errors.test_dir == 'counted'
     assert cfg.trust_checkpoint
     assert any('code that they hold is run' in note for note in notes)
-
-
-def test_an_invalid_restart_count_is_not_a_restart(monkeypatch):
-    monkeypatch.delenv('SLURM_RESTART_COUNT', raising=False)
-    for count, restarted in {'': False, '0': False, 'abc': False, '1.5': False, '2': True}.items():
-        monkeypatch.setenv('TORCHELASTIC_RESTART_COUNT', count)
-        assert was_restarted() is restarted

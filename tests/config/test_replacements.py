@@ -74,11 +74,6 @@ def test_the_command_prints_the_table_and_the_config_that_runs(monkeypatch, capf
     assert cfg.runner_type == 'CheckedRunner'
 
 
-def test_a_config_of_ours_names_the_classes_that_run(monkeypatch, capfd):
-    code, text, _ = call_tool(monkeypatch, capfd, 'config.py', SHAPES)
-    assert code == 0 and text.startswith('The config names the classes that run.\n')
-
-
 def test_label_images_of_mmseg_are_loaded_with_the_numbers_that_they_store():
     load = dict(type='LoadAnnotations', imdecode_backend='cv2', reduce_zero_label=True)
     others = [dict(type='mmdet.LoadAnnotations', with_bbox=True), dict(type='LoadDepthAnnotation')]

@@ -1,12 +1,10 @@
 """What a run refuses before anything is built: missing data, other classes, other channels."""
 
-import os
 import shutil
 
 import pytest
 from helpers import ROOT
 from mmengine.config import Config
-from mmengine.registry import Registry
 
 from xcit_mm import UserError
 from xcit_mm.base import environment
@@ -69,42 +67,23 @@ def test_missing_data_is_named_with_its_path_and_the_remedy(root, config, remove
     assert f'make_shapes.py {root}/ draws it' in message
 
 
-@pytest.mark.parametrize('options', [{}, {'data_root': 'elsewhere'}], ids=['as it is', 'moved'])
-@pytest.mark.parametrize('own_root', ['', "data_root = 'data/mine/'\n"])
-@pytest.mark.parametrize('base', [DETECTOR, REAL])
-def test_the_remedy_of_a_config_is_not_given_for_other_data(tmp_path, base, own_root, options):
-    config = tmp_path / 'own.py'
-    dataset = "train_dataloader = dict(dataset=dict(data_root='data/mine/'))\n"
-    config.write_text(f"_base_ = '{base}'\n{own_root}{dataset}")
-    with pytest.raises(UserError, match=r'/mine|elsewhere.* is missing.*; point to it with'):
-        check_data(load_config(config, options), ('train',))
+def test_the_remedy_of_a_config_is_not_given_for_other_data():
+    own = {'train_dataloader.dataset.data_root': 'data/mine/'}
+    with pytest.raises(UserError, match=r'data/mine .*is missing.*; point to it with'):
+        check_data(load_config(REAL, own), ('train',))
 
 
-def test_wrapped_datasets_evaluators_and_the_kind_of_a_path_are_checked(tmp_path):
-    os.mkfifo(tmp_path / 'pipe')
+def test_wrapped_datasets_and_evaluators_are_checked(tmp_path):
     inner = dict(type='CocoDataset', data_root=str(tmp_path), ann_file='gone.json')
     joined = dict(type='ConcatDataset', datasets=[dict(type='RepeatDataset', dataset=inner)])
-    for dataset, ann_file, message in (
-        (joined, None, r'gone\.json is missing.*data_root=DIR'),
-        (None, tmp_path / 'gone.json', r'gone\.json is missing.*data_root=DIR'),
-        (None, tmp_path, 'is not the expected annotation file'),
-        (dict(inner, ann_file='pipe'), None, 'is not the expected annotation file'),
-        (dict(data_root=str(tmp_path / 'pipe')), None, 'is not the expected folder'),
-    ):
-        metric = dict(type='CocoMetric', ann_file=str(ann_file)) if ann_file else None
-        cfg = Config(dict(val_dataloader=dict(dataset=dataset), val_evaluator=metric))
-        with pytest.raises(UserError, match=f'val data: .*{message}'):
+    metric = dict(type='CocoMetric', ann_file=str(tmp_path / 'gone.json'))
+    for dataset, evaluator in ((joined, None), (None, metric)):
+        cfg = Config(dict(val_dataloader=dict(dataset=dataset), val_evaluator=evaluator))
+        with pytest.raises(UserError, match=r'val data: .*gone\.json is missing.*data_root=DIR'):
             check_data(cfg, ('val',))
 
 
 def test_an_evaluator_has_to_read_what_its_dataset_checks(shapes_root, tmp_path):
-    cfg = load_config(PANOPTIC, {'data_root': shapes_root})
-    check_data(cfg, ('val',))
-    metric = cfg.val_evaluator[0]
-    metric.ann_file = shutil.copy(metric.ann_file, tmp_path / 'panoptic.json')
-    with pytest.raises(UserError, match=r'panoptic\.json is not the annotation file of the val'):
-        check_data(cfg, ('val',))
-
     cfg = load_config(DETECTOR, {'data_root': shapes_root})
     (tmp_path / 'link.json').symlink_to(cfg.val_evaluator.ann_file)
     cfg.val_evaluator.ann_file = str(tmp_path / 'link.json')
@@ -124,10 +103,8 @@ def detector(root, config: str = DETECTOR, **options) -> Config:
     ('task', 'head', 'name', 'classes'),
     [
         ('mask_rcnn', 'roi_head.bbox_head', 'num_classes', r'3 classes \(cir'),
-        ('mask_rcnn', 'roi_head.mask_head', 'num_classes', '3 classes'),
         ('cascade_mask_rcnn', 'roi_head.bbox_head.2', 'num_classes', '3 classes'),
         ('dino', 'bbox_head', 'num_classes', '3 classes'),
-        ('mask2former_instance', 'panoptic_fusion_head', 'num_things_classes', '3 classes'),
         ('mask2former_panoptic', 'panoptic_head', 'num_stuff_classes', r'1 classes \(background'),
     ],
 )
@@ -165,15 +142,6 @@ def test_classes_are_a_tuple_or_a_file(shapes_root, tmp_path):
     (tmp_path / 'classes.txt').write_text('circle\nsquare\n')
     with pytest.raises(UserError, match=r'dataset has 2 classes'):
         check_classes(cfg, ('train',))
-
-
-def test_the_classes_of_a_segmentor_are_checked_without_mmdet(monkeypatch):
-    """Its import takes seconds, and prints what it cannot import."""
-    get, names = Registry.get, []
-    monkeypatch.setattr(Registry, 'get', lambda self, key: names.append(key) or get(self, key))
-    environment.require_framework('mmseg')
-    check_classes(load_config(SEM_FPN), ALL)
-    assert names and not [name for name in names if name.startswith('mmdet.')]
 
 
 def test_a_folder_without_an_image_that_mmseg_reads_is_refused(shapes_root):

@@ -89,12 +89,6 @@ def test_transforms_of_windows_need_a_stream(shapes_root, tmp_path):
         check(cfg, 'train')
 
 
-def test_without_stream_nothing_is_edited(shapes_root, tmp_path):
-    cfg, _ = adapted(tmp_path, shapes_root, stream=None)
-    assert cfg.get('model_wrapper_cfg') is None
-    assert 'room' not in cfg.default_hooks
-
-
 @pytest.mark.parametrize(
     ('dtype', 'is_native', 'expected'),
     [
@@ -110,18 +104,6 @@ def test_float16_becomes_bfloat16_on_a_gpu_that_has_it(monkeypatch, dtype, is_na
     notes = streaming.stream_in_dtype(cfg)
     assert cfg.optim_wrapper == expected
     assert bool(notes) == (dtype != 'float32')
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [(dict(tta=True), '--tta merges whole predictions'), (dict(compiled=True), '--compile does')],
-)
-def test_a_test_of_streamed_images_refuses_what_needs_whole_images(
-    shapes_root, tmp_path, options, message
-):
-    cfg = load_config(scene_config(tmp_path), dict(data_root=str(shapes_root)))
-    with pytest.raises(UserError, match=message):
-        adapt_for_test(cfg, 'weights.pth', **options)
 
 
 def test_a_test_computes_in_the_dtype_that_is_asked_for(shapes_root, tmp_path):

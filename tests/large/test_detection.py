@@ -90,11 +90,10 @@ def windows(monkeypatch) -> list[tuple]:
     return windows
 
 
-@pytest.mark.parametrize('tile', [64, 1024])
 def test_boxes_scores_and_masks_equal_those_of_the_whole_image(
-    without_limits, image, monkeypatch, tile, windows
+    without_limits, image, monkeypatch, windows
 ):
-    monkeypatch.setattr(detection, 'TILE', tile)
+    monkeypatch.setattr(detection, 'TILE', 64)
     expected = without_limits.predict(image)
     large = without_limits.predict_large(image, score_thr=float(expected.scores[-1]) - 1e-6)
     # Boxes reach beyond their tile: to the height of the image, 130 pixels, at stride 32.
@@ -121,9 +120,8 @@ def test_boxes_scores_and_masks_equal_those_of_the_whole_image(
     assert len(above) == len(above.masks) == 10
 
 
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_objects_in_16_bits(without_limits, image, dtype, windows):
-    image = image[:66, :98]  # products in float16 take long on a CPU
+def test_objects_in_16_bits(without_limits, image, windows):
+    image, dtype = image[:66, :98], torch.bfloat16
     expected = without_limits.predict_large(image, score_thr=0.3)
     windows.clear()
     narrow = dataclasses.replace(without_limits, streamed_dtype=dtype)
@@ -135,20 +133,6 @@ def test_objects_in_16_bits(without_limits, image, dtype, windows):
     assert places.dtype == torch.float32
     assert not torch.equal(places, places.to(dtype).float())  # would be rounded
     assert {p.dtype for p in narrow.module.parameters()} == {torch.float32}
-
-
-def test_slices_cover_an_image(without_limits, image):
-    covered = np.zeros((130, 160), int)
-    for window, middle in slices_of((130, 160), 96, 32):
-        assert window.size == (96, 96)
-        covered[tuple(middle)] += 1
-    assert (covered == 1).all()
-    objects = without_limits.predict_large(
-        image, sliced=96, overlap=32, score_thr=0.1, batch_size=1
-    )
-    assert len(objects) > 0
-    assert (np.diff(objects.scores) <= 0).all()
-    assert len(objects.masks) == len(objects)
 
 
 def test_duplicates_of_two_slices_are_dropped():
@@ -183,3 +167,17 @@ def test_heads_that_are_not_known_are_named(without_limits, image, monkeypatch):
     monkeypatch.setattr(head, '__class__', other)
     with pytest.raises(UserError, match='which pixels of its maps OtherHead reads is not known'):
         without_limits.predict_large(image)
+
+
+def test_slices_cover_an_image(without_limits, image):
+    covered = np.zeros((130, 160), int)
+    for window, middle in slices_of((130, 160), 96, 32):
+        assert window.size == (96, 96)
+        covered[tuple(middle)] += 1
+    assert (covered == 1).all()
+    objects = without_limits.predict_large(
+        image, sliced=96, overlap=32, score_thr=0.1, batch_size=1
+    )
+    assert len(objects) > 0
+    assert (np.diff(objects.scores) <= 0).all()
+    assert len(objects.masks) == len(objects)

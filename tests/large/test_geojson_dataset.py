@@ -13,15 +13,10 @@ from mmengine.structures import InstanceData
 from PIL import Image
 from rasterio.crs import CRS
 from rasterio.transform import from_origin
-from rasterio.warp import transform_geom
 
 from xcit_mm import UserError
 from xcit_mm.base.environment import require_framework
 from xcit_mm.base.geometry import Window
-from xcit_mm.config.load import load_config
-from xcit_mm.config.rules import check_classes, check_data
-from xcit_mm.data.audit import annotations as problems
-from xcit_mm.large.labels.read_features import DEGREES
 from xcit_mm.predict.large.large_predictions import LargeDetections
 from xcit_mm.predict.write import geojson
 from xcit_mm.predict.write.vector_layers import object_layer
@@ -98,26 +93,19 @@ def root(tmp_path) -> Path:
     return tmp_path
 
 
-def edit(path: Path, **feature) -> None:
-    """Replace members of the second feature of a file."""
-    content = json.loads(path.read_text())
-    content['features'][1] |= feature
-    path.write_text(json.dumps(content))
-
-
 @pytest.mark.parametrize('georeference', [{}, MAP, LOCAL], ids=['pixels', 'map', 'local'])
 def test_predictions_are_read_back(georeference, root):
     write_image(root / 'images/a.tif', georeference)
     write_geojson(root / 'objects/a.geojson', objects(None), georeference)
     dataset = build(root, test_mode=True)
-    assert len(dataset) == 2 and dataset.problems == []
+    assert len(dataset) == 2
     sample = dataset[0]['data_samples']
     assert np.allclose(sample.gt_instances.bboxes, BOXES, atol=1e-4)
     assert sample.gt_instances.labels.tolist() == [1, 0]
     assert sample.img_path == str(root / 'images/a.tif') and sample.img_shape == SIZE
     assert len(dataset[1]['data_samples'].gt_instances) == 0
     training = build(root, filter_cfg=dict(filter_empty_gt=True))
-    assert len(training) == 1 and training.problems[0].kind == problems.NO_OBJECTS
+    assert len(training) == 1
 
 
 @pytest.mark.parametrize('georeference', [{}, MAP], ids=['pixels', 'map'])
@@ -134,7 +122,7 @@ def test_masks_with_holes_and_several_parts_are_read_back(georeference, root):
     write_geojson(root / 'objects/a.geojson', objects(masks), georeference)
     dataset = build(root)
     found = dataset[0]['data_samples'].gt_instances
-    assert isinstance(found.masks, PolygonMasks) and dataset.problems == []
+    assert isinstance(found.masks, PolygonMasks)
     assert np.allclose(found.bboxes, [[20, 4, 31, 15], [2, 3, 9, 40]], atol=1e-4)
     assert found.masks.areas == pytest.approx([ring.sum(), parts.sum()], abs=1e-3)
     drawn = PolygonMasks([[8 * p for p in m] for m in found.masks.masks], 8 * 45, 8 * 64)
@@ -143,17 +131,6 @@ def test_masks_with_holes_and_several_parts_are_read_back(georeference, root):
         expected[tuple(window)] = mask
         middles = large[4::8, 4::8].astype(bool)
         assert np.array_equal(middles, expected)
-
-
-def test_an_object_with_many_holes_is_cut(root):
-    """The cuts are not nested as deeply as there are holes."""
-    corners = np.array([[0, 0], [0, 0.5], [0.5, 0.5], [0.5, 0]])
-    holes = [np.add(corners, (x, y)).tolist() for x in range(5, 55) for y in range(5, 35)]
-    shell = [[2, 2], [60, 2], [60, 40], [2, 40]]
-    edit(root / 'objects/a.geojson', geometry=dict(type='Polygon', coordinates=[shell, *holes]))
-    found = build(root)[0]['data_samples'].gt_instances
-    assert len(holes) == 1500
-    assert found.masks.areas[1] == pytest.approx(58 * 38 - 1500 / 4)
 
 
 def test_other_images_and_names(tmp_path):
@@ -169,91 +146,6 @@ def test_other_images_and_names(tmp_path):
     arguments = dict(img_suffix='.PNG', class_property='kind')
     dataset = registered(config(tmp_path, **arguments) | dict(data_prefix=dict(img='')))
     assert dataset[0]['data_samples'].gt_instances.bboxes.tolist() == [[1, 2, 30, 9]]
-
-
-def test_coordinates_of_another_system_lie_outside(root):
-    write_image(root / 'images/a.tif', MAP)  # but the file has pixels
-    dataset = build(root)
-    assert {p.kind for p in dataset.problems} == {problems.OUTSIDE}
-    cause = dataset.misplaced(0.1)
-    assert cause.startswith('2 of the 2 annotations (2 x box outside') and 'ogr2ogr' in cause
-
-
-def test_degrees_instead_of_meters_are_named_as_another_system(root):
-    write_image(root / 'images/a.tif', MAP)
-    path = root / 'objects/a.geojson'
-    degrees = np.array(SQUARE) * 1e-5 + [15, 47]
-    shape = dict(type='Polygon', coordinates=degrees.tolist())
-    feature = dict(type='Feature', properties={'class': 'circle'}, geometry=shape)
-    path.write_text(json.dumps(dict(type='FeatureCollection', features=[feature])))
-    cause = build(root).misplaced(0.1)
-    assert cause.startswith('1 of the 1 annotations (1 x box of no size') and 'ogr2ogr' in cause
-
-
-SQUARE = [[[1, 2], [30, 2], [30, 9], [1, 9]]]
-
-
-@pytest.mark.parametrize(
-    ('feature', 'sentence'),
-    [
-        (
-            dict(properties={'class': 'circel'}),
-            r"a\.geojson: feature 2 has the class 'circel', but the config has circle, square",
-        ),
-        (
-            dict(geometry=dict(type='Point', coordinates=[1, 2])),
-            r'feature 2 is not a Polygon or MultiPolygon .* correct or remove it',
-        ),
-    ],
-    ids=['class', 'point'],
-)
-def test_objects_that_cannot_be_used_are_refused(feature, sentence, root):
-    edit(root / 'objects/a.geojson', **feature)
-    with pytest.raises(UserError, match=sentence):
-        build(root)
-
-
-def test_objects_of_no_size_and_outside_are_reported(root):
-    flat = [[[1, 2], [30, 2], [15, 2], [1, 2]]]
-    edit(root / 'objects/a.geojson', geometry=dict(type='Polygon', coordinates=flat))
-    (problem,) = build(root).problems
-    assert problem == (problems.NO_SIZE, str(root / 'objects/a.geojson'), 2)
-
-
-def test_an_image_without_a_file_of_objects_is_named(root):
-    (root / 'objects/a.geojson').unlink()
-    with pytest.raises(UserError, match=r'a\.geojson with the objects of .* is missing: write'):
-        build(root)
-    for path in (root / 'images').iterdir():
-        path.unlink()
-    with pytest.raises(UserError, match=r'images has no images \*\.tif: set their folder'):
-        build(root)
-
-
-@pytest.mark.parametrize('system', ['urn:ogc:def:crs:OGC:1.3:CRS84', 'EPSG:32632'])
-def test_coordinates_in_another_reference_system_than_the_image_are_converted(system, root):
-    write_image(root / 'images/a.tif', MAP)
-    path = root / 'objects/a.geojson'
-    write_geojson(path, objects(None), MAP)
-    boxes = build(root)[0]['data_samples'].gt_instances.bboxes
-    content = json.loads(path.read_text())
-    target = DEGREES.get(system, system)
-    for feature in content['features']:
-        feature['geometry'] = transform_geom(MAP['crs'], target, feature['geometry'])
-    content['crs'] = dict(type='name', properties=dict(name=system))
-    path.write_text(json.dumps(content))
-    assert np.allclose(build(root)[0]['data_samples'].gt_instances.bboxes, boxes, atol=0.05)
-
-
-def test_the_rules_of_a_config_accept_the_dataset(root):
-    cfg = load_config('configs/mask_rcnn_xcit_n12_16_shapes.py', {'model.roi_head': None})
-    cfg.model = dict(bbox_head=dict(type='RetinaHead', num_classes=2))
-    cfg.train_dataloader.dataset = config(root)
-    check_data(cfg, ('train',))
-    check_classes(cfg, ('train',))
-    cfg.model.bbox_head.num_classes = 3
-    with pytest.raises(UserError, match='num_classes=3, but the train dataset has 2 classes'):
-        check_classes(cfg, ('train',))
 
 
 def large(folder: Path, with_mask: bool, pipeline: list[str], **arguments) -> dict:

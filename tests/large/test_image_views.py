@@ -70,14 +70,7 @@ def test_boxes_and_points_turn_with_the_image(symmetry):
     assert np.all((box[0, :2] <= point) & (point <= box[0, 2:]))
 
 
-def test_symmetries_and_distortions_belong_to_the_identity_of_an_image(strips):
-    turned, original = (TurnedImage(strips, symmetry) for symmetry in (SYMMETRIES[3], Symmetry()))
-    distorted = [DistortedImage(turned, DISTORTION._replace(hue=hue)) for hue in (3, 4)]
-    images = [turned, original, *distorted]
-    assert len({str(image.identity()) for image in images}) == 4
-
-
-@pytest.mark.parametrize('seed', range(8))
+@pytest.mark.parametrize('seed', range(4))
 def test_colors_are_distorted_as_by_mmseg(seed, pixels):
     image = Array(pixels, 'the array')  # rows of 64 pixels, whole vectors of OpenCV
     np.random.seed(seed)
@@ -98,12 +91,6 @@ def test_the_distortion_of_a_window_is_the_window_of_the_distortion(pixels):
         assert np.array_equal(view.read(window), distorted[tuple(window)])
 
 
-def test_values_of_16_bits_are_distorted_as_8_bits(pixels):
-    wide = DistortedImage(Array(pixels.astype(np.uint16) * 257, 'wide'), DISTORTION)
-    narrow = DistortedImage(Array(pixels, 'narrow'), DISTORTION)
-    assert np.array_equal(wide.read(WINDOW), narrow.read(WINDOW))
-
-
 @pytest.mark.parametrize('symmetry', SYMMETRIES[::3], ids=str)
 def test_views_are_normalized_as_the_whole_image(symmetry, strips, pixels):
     numbers = dict(mean=[120.0, 110, 100], std=[58.0, 57, 56])
@@ -114,3 +101,16 @@ def test_views_are_normalized_as_the_whole_image(symmetry, strips, pixels):
     expected = preprocessor(dict(inputs=[torch.from_numpy(changed.copy())]))['inputs'][0]
     assert image.size == expected.shape[1:] and image.notes == []
     assert torch.equal(image[(slice(None), *WINDOW)], expected[(slice(None), *WINDOW)])
+
+
+def test_symmetries_and_distortions_belong_to_the_identity_of_an_image(strips):
+    turned, original = (TurnedImage(strips, symmetry) for symmetry in (SYMMETRIES[3], Symmetry()))
+    distorted = [DistortedImage(turned, DISTORTION._replace(hue=hue)) for hue in (3, 4)]
+    images = [turned, original, *distorted]
+    assert len({str(image.identity()) for image in images}) == 4
+
+
+def test_values_of_16_bits_are_distorted_as_8_bits(pixels):
+    wide = DistortedImage(Array(pixels.astype(np.uint16) * 257, 'wide'), DISTORTION)
+    narrow = DistortedImage(Array(pixels, 'narrow'), DISTORTION)
+    assert np.array_equal(wide.read(WINDOW), narrow.read(WINDOW))

@@ -10,10 +10,8 @@ import signal
 from pathlib import Path
 
 import numpy as np
-import pyogrio
 import pytest
 import rasterio
-from helpers.in_process import call_tool
 from helpers.processes import forked
 from helpers.random_weights import DETECTOR, SEGMENTOR
 from helpers.runs import run_script
@@ -25,7 +23,6 @@ from xcit_mm.apps.infer import run as infer
 from xcit_mm.apps.infer import tiled
 from xcit_mm.base.errors import UserError
 from xcit_mm.predict.large.large_predictions import LargeSegmentation
-from xcit_mm.predict.large.output_options import OutputOptions
 from xcit_mm.predict.large.predict_large import LargeOptions
 from xcit_mm.predict.write.geotiff import write_tiff
 
@@ -92,18 +89,6 @@ def test_a_detector_writes_objects_in_coordinates(
         assert rows.min() >= y - 2 and rows.max() <= y + height + 2
 
 
-def test_options_of_the_outputs(weights, scene, segmentor, tmp_path):
-    command = SEGMENTOR, weights[SEGMENTOR], [str(scene)], tmp_path
-    options = dict(polygons=True, vectors='gpkg', smallest_area=5.0, simplify=1.0, cog=True)
-    assert infer.infer(*command, stream=True, written=OutputOptions(**options)) == (1, [])
-    (described,) = json.loads((tmp_path / 'classes.json').read_text())['images']
-    assert described['polygons'] == 'polygons/scene.gpkg'
-    with rasterio.open(tmp_path / described['labels']) as file:
-        assert file.tags(ns='IMAGE_STRUCTURE')['LAYOUT'] == 'COG'
-    about, _, outlines, _ = pyogrio.raw.read(tmp_path / described['polygons'])
-    assert about['crs'] == 'EPSG:32633' and len(outlines) > 0
-
-
 def test_an_image_that_loses_its_place_is_named(weights, scene, image, tmp_path, capfd):
     Image.fromarray(image).save(tmp_path / 'a.tif')
     shutil.copy(scene, tmp_path / 'b.tif')
@@ -114,22 +99,6 @@ def test_an_image_that_loses_its_place_is_named(weights, scene, image, tmp_path,
         assert infer.infer(*command, [str(tmp_path / name)], tmp_path / 'out', stream=stream)[0]
         said = capfd.readouterr().err
         assert said.count('has a place on a map') == said.count(hint) == count
-
-
-def test_a_label_image_on_a_full_disk_is_not_left_behind(tmp_path):
-    labels = np.random.default_rng(0).integers(0, 4, (300, 400), np.uint8)
-
-    def fails(rank: int) -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-        with pytest.raises(UserError, match=r'a.tif cannot be written .*: make room'):
-            write_tiff(tmp_path / 'a.tif', labels, {})
-
-    forked(1, fails)
-    assert list(tmp_path.iterdir()) == []
-    write_tiff(tmp_path / 'a.tif', labels, {})
-    with rasterio.open(tmp_path / 'a.tif') as file:
-        assert np.array_equal(file.read(1), labels)
 
 
 def test_torchrun(weights, scene, segmentor, tmp_path):
@@ -191,17 +160,17 @@ def test_an_output_that_cannot_be_written_is_named_unless_the_disk_is_full(
     assert not store.parent.exists()
 
 
-@pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        (['--memory', 'much'], 'much: not a size such as 2GiB'),
-        (['--memory', '0GiB', '--stream'], '0GiB: not a size such as 2GiB'),
-        (['--statistics-window', 0], '0: not a positive number'),
-        (['--stream', '--sliced', 64], 'not allowed with argument --stream'),
-    ],
-)
-def test_arguments_that_are_refused(monkeypatch, capfd, arguments, message):
-    typed = SEGMENTOR, 'weights.pth', 'scene.tif', '--out', 'out', *arguments
-    code, _, said = call_tool(monkeypatch, capfd, 'infer.py', *typed)
-    assert code == 2
-    assert message in said
+def test_a_label_image_on_a_full_disk_is_not_left_behind(tmp_path):
+    labels = np.random.default_rng(0).integers(0, 4, (300, 400), np.uint8)
+
+    def fails(rank: int) -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+        with pytest.raises(UserError, match=r'a.tif cannot be written .*: make room'):
+            write_tiff(tmp_path / 'a.tif', labels, {})
+
+    forked(1, fails)
+    assert list(tmp_path.iterdir()) == []
+    write_tiff(tmp_path / 'a.tif', labels, {})
+    with rasterio.open(tmp_path / 'a.tif') as file:
+        assert np.array_equal(file.read(1), labels)

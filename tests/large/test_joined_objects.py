@@ -117,10 +117,3 @@ def test_two_objects_of_one_slice_are_not_joined_through_their_neighbors():
     objects = Objects(boxes, np.linspace(0.9, 0.5, 5), np.zeros(5, int))
     found = join(objects, corners, slices, SIZE)
     assert found.objects.boxes.tolist() == [[75, 20, 100, 60], [60, 20, 140, 160]]
-
-
-def test_nothing_is_cut_in_one_slice_or_without_objects():
-    found = joined([(0, 0, 300, 200, 0, 0.9)], side=300, overlap=0)
-    assert found.cut == 0 and len(found.objects) == 1
-    found = joined([])
-    assert found.cut == 0 and len(found.objects) == 0 and found.objects.masks == []

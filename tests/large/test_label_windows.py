@@ -93,7 +93,7 @@ def test_labels_equal_those_of_mmseg(name, rule, labels, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('rule', RULES)
-@pytest.mark.parametrize('name', ['strips.tif', 'wide.tif', 'plain.png', 'signed.npy'])
+@pytest.mark.parametrize('name', ['strips.tif', 'signed.npy'])
 def test_labels_are_ignored_where_the_image_has_no_data(name, rule, labels, tmp_path, monkeypatch):
     monkeypatch.setattr(image_source, 'TILE', (16, 32))
     WRITERS[name](tmp_path / name, labels)
@@ -115,49 +115,18 @@ def test_labels_are_ignored_where_the_image_has_no_data(name, rule, labels, tmp_
     assert np.array_equal(alone.of_image(Array(pixels, 'a')).read(WINDOW), expected[tuple(WINDOW)])
 
 
-def test_labels_and_images_in_strips_are_read_in_few_rows(labels, tmp_path):
-    write_strips(tmp_path / 'a.tif', labels)
-    assert open_labels(str(tmp_path / 'a.tif'), IMAGE).max_rows is not None
-    np.save(tmp_path / 'a.npy', labels)
-    image = Array(np.zeros((45, 64, 3), np.float32), 'a.tif')
-    image.max_rows = 7
-    windows = open_labels(str(tmp_path / 'a.npy'), image)
-    assert windows.max_rows == max(window.size[0] for window in windows.windows()) == 7
-
-
-def test_a_label_map_without_ignored_pixels(labels, tmp_path):
-    np.save(tmp_path / 'a.npy', np.where(labels == 255, 4, labels))
-    windows = open_labels(str(tmp_path / 'a.npy'), IMAGE, label_map=dict.fromkeys(range(256), 1))
-    assert windows.labeled == windows.counts[1] == labels.size and len(windows.counts) == 256
-
-
-def test_more_classes_than_8_bits_have(tmp_path):
-    labels = np.arange(45 * 64, dtype=np.uint16).reshape(45, 64)
-    write_tiff(tmp_path / 'a.tif', labels, {})
-    windows = open_labels(str(tmp_path / 'a.tif'), IMAGE)
-    assert np.array_equal(windows.read(WINDOW), labels[tuple(WINDOW)])
-    assert (windows.counts[: labels.size] == 1).all()
-
-
-@pytest.mark.parametrize(
-    ('reduce_zero_label', 'sentence'),
-    [
-        (False, r'a\.npy: the label 4 is outside 0\.\.2, the 3 classes of the config; 255 is ign'),
-        (True, r'a\.npy: the label 4 is outside 1\.\.3, the 3 classes of the config; 255 is ign'),
-    ],
-)
-def test_a_label_of_no_class_is_named_as_in_the_file(reduce_zero_label, sentence, labels, tmp_path):
+def test_a_label_of_no_class_is_named_as_in_the_file(labels, tmp_path):
     np.save(tmp_path / 'a.npy', np.where(labels == 3, 0, labels))
-    windows = open_labels(str(tmp_path / 'a.npy'), IMAGE, reduce_zero_label)
+    windows = open_labels(str(tmp_path / 'a.npy'), IMAGE, reduce_zero_label=True)
     windows.require_classes(LabelRule(num_classes=5, ignore_index=255))
+    sentence = r'a\.npy: the label 4 is outside 1\.\.3, the 3 classes of the config; 255 is ign'
     with pytest.raises(UserError, match=sentence):
         windows.require_classes(LabelRule(num_classes=3, ignore_index=255))
 
 
-@pytest.mark.parametrize('name', ['strips.tif', 'plain.png', 'array.npy'])
-def test_labels_of_another_size_are_refused(name, labels, tmp_path):
-    path = tmp_path / name
-    WRITERS[name](path, labels[:, :60])
+def test_labels_of_another_size_are_refused(labels, tmp_path):
+    path = tmp_path / 'a.png'
+    Image.fromarray(labels[:, :60]).save(path)
     sentence = f'size of its labels: a.tif has 64x45 pixels, but {path} has 60x45$'
     with pytest.raises(BadImageError, match=sentence):
         open_labels(str(path), IMAGE)
@@ -178,13 +147,6 @@ def colored(labels: np.ndarray) -> np.ndarray:
 
 
 REFUSED = {
-    'missing.png': (lambda path, labels: None, UserError, r'missing\.png does not exist'),
-    'missing.bmp': (lambda path, labels: None, BadImageError, 'label file is missing'),
-    'text.png': (
-        lambda path, labels: path.write_text('no'),
-        UserError,
-        r'text\.png cannot be opened',
-    ),
     'colors.png': (
         lambda path, labels: Image.fromarray(colored(labels)).save(path),
         UserError,
@@ -211,8 +173,8 @@ def test_files_that_hold_no_labels_are_refused(name, labels, tmp_path):
         open_labels(str(tmp_path / name), IMAGE)
 
 
-@pytest.mark.parametrize('name', ['strips.tif', 'plain.png'])
-def test_a_truncated_file_is_refused(name, labels, tmp_path):
+def test_a_truncated_file_is_refused(labels, tmp_path):
+    name = 'plain.png'
     WRITERS[name](tmp_path / name, labels)
     os.truncate(tmp_path / name, (tmp_path / name).stat().st_size - 300)
     with pytest.raises(
@@ -221,7 +183,7 @@ def test_a_truncated_file_is_refused(name, labels, tmp_path):
         open_labels(str(tmp_path / name), IMAGE)
 
 
-def png(labels: np.ndarray, bits: int, kind: int, interlaced: bool) -> bytes:
+def png(labels: np.ndarray, bits: int, kind: int) -> bytes:
     """Return a PNG file of gray values (kind 0) or with a palette (3)."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
@@ -236,27 +198,12 @@ def png(labels: np.ndarray, bits: int, kind: int, interlaced: bool) -> bytes:
         digits = (row[:, None] >> np.arange(bits)[::-1]) & 1
         return b'\0' + np.packbits(digits.astype(bool)).tobytes()
 
-    grids = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2)]
-    grids = [*grids, (1, 0, 2, 1)] if interlaced else [(0, 0, 1, 1)]
-    rows = b''.join(packed(row) for y, x, dy, dx in grids for row in labels[y::dy, x::dx])
-    header = struct.pack('>IIBBBBB', *labels.shape[::-1], bits, kind, 0, 0, interlaced)
+    rows = b''.join(map(packed, labels))
+    header = struct.pack('>IIBBBBB', *labels.shape[::-1], bits, kind, 0, 0, 0)
     palette = chunk(b'PLTE', bytes(3 * 2**bits)) if kind else b''
     content = chunk(b'IHDR', header) + palette
     pixels = chunk(b'IDAT', zlib.compress(rows))
     return b'\x89PNG\r\n\x1a\n' + content + pixels + chunk(b'IEND', b'')
-
-
-@pytest.mark.parametrize('interlaced', [False, True])
-@pytest.mark.parametrize(
-    ('bits', 'kind'), [(1, 0), (2, 0), (4, 0), (8, 0), (16, 0), (1, 3), (2, 3), (4, 3), (8, 3)]
-)
-def test_windows_of_png_files_have_the_numbers_that_are_stored(bits, kind, interlaced, tmp_path):
-    labels = np.random.default_rng(0).integers(0, 2**bits, (45, 64))
-    (tmp_path / 'a.png').write_bytes(png(labels, bits, kind, interlaced))
-    windows = open_labels(str(tmp_path / 'a.png'), IMAGE)
-    assert isinstance(windows._source, Raster) and windows.max_rows == 1100
-    assert np.array_equal(windows.read(WINDOW), labels[tuple(WINDOW)])
-    assert np.array_equal(pickle.loads(pickle.dumps(windows)).read(WINDOW), windows.read(WINDOW))
 
 
 def write_gdal(path: Path, labels: np.ndarray, colors: dict | None = None, **options) -> None:
@@ -289,10 +236,10 @@ STORED = {  # the bits of the labels, and the writer
     'bool.tif': (1, lambda path, labels: tifffile.imwrite(path, labels.astype(bool))),
     'turned.tif': (4, write_turned),
     **{
-        f'{b} bits.png': (b, lambda path, labels, b=b: path.write_bytes(png(labels, b, 0, False)))
+        f'{b} bits.png': (b, lambda path, labels, b=b: path.write_bytes(png(labels, b, 0)))
         for b in (1, 2, 4)
     },
-    'palette.png': (4, lambda path, labels: path.write_bytes(png(labels, 4, 3, False))),
+    'palette.png': (4, lambda path, labels: path.write_bytes(png(labels, 4, 3))),
     'palette.bmp': (4, lambda path, labels: with_palette(labels).save(path)),
 }
 
@@ -328,3 +275,24 @@ def test_labels_that_change_in_a_step_are_refused(labels, tmp_path):
     os.utime(tmp_path / 'a.npy', (1, 1))
     with pytest.raises(UserError, match=r'a\.npy has changed while it was read'):
         windows.require_unchanged()
+
+
+def test_more_classes_than_8_bits_have(tmp_path):
+    labels = np.arange(45 * 64, dtype=np.uint16).reshape(45, 64)
+    write_tiff(tmp_path / 'a.tif', labels, {})
+    windows = open_labels(str(tmp_path / 'a.tif'), IMAGE)
+    assert np.array_equal(windows.read(WINDOW), labels[tuple(WINDOW)])
+    assert (windows.counts[: labels.size] == 1).all()
+
+
+@pytest.mark.parametrize('interlaced', [False, True])
+@pytest.mark.parametrize(
+    ('bits', 'kind'), [(1, 0), (2, 0), (4, 0), (8, 0), (16, 0), (1, 3), (2, 3), (4, 3), (8, 3)]
+)
+def test_windows_of_png_files_have_the_numbers_that_are_stored(bits, kind, interlaced, tmp_path):
+    labels = np.random.default_rng(0).integers(0, 2**bits, (45, 64))
+    (tmp_path / 'a.png').write_bytes(png(labels, bits, kind, interlaced))
+    windows = open_labels(str(tmp_path / 'a.png'), IMAGE)
+    assert isinstance(windows._source, Raster) and windows.max_rows == 1100
+    assert np.array_equal(windows.read(WINDOW), labels[tuple(WINDOW)])
+    assert np.array_equal(pickle.loads(pickle.dumps(windows)).read(WINDOW), windows.read(WINDOW))

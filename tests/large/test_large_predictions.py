@@ -28,7 +28,6 @@ from xcit_mm.base.geometry import Window
 from xcit_mm.large.maps.no_label import no_label
 from xcit_mm.predict.large.large_predictions import LargeDetections, LargeSegmentation
 from xcit_mm.predict.large.output_options import OutputOptions
-from xcit_mm.predict.large.streamed_results import label_dtype
 from xcit_mm.predict.results import Detections, Segmentation
 from xcit_mm.predict.write import label_polygons
 
@@ -101,11 +100,6 @@ def require_quiet(path: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_pixels_without_data_have_a_label_of_their_own():
-    assert (no_label(np.uint8), no_label('int16')) == (255, -1)
-    assert [str(label_dtype(n)) for n in (255, 256)] == ['torch.uint8', 'torch.int16']
-
-
 @pytest.mark.parametrize('cog', [False, True])
 @pytest.mark.parametrize('dtype', [np.uint8, np.int16])
 def test_labels_and_scores_are_complete_geotiffs(cog, dtype, tmp_path):
@@ -151,13 +145,6 @@ def test_the_table_of_classes_is_read_by_gdal(tmp_path):
     expected = enumerate(zip(CLASSES, PALETTE, strict=True))
     assert rows == [[str(i), name, *map(str, color)] for i, (name, color) in expected]
     assert not said or 'GDALRasterAttributeTable' in said
-
-
-def test_a_prediction_without_gaps_has_no_mask(tmp_path):
-    labels = scene_labels() % 3
-    segmentation(labels=labels, georeference={}).save(tmp_path, 'a')
-    with rasterio.open(tmp_path / 'scores/a.tif') as file:
-        assert file.mask_flag_enums[0] == [rasterio.enums.MaskFlags.all_valid]
 
 
 @pytest.mark.parametrize('cog', [False, True])
@@ -318,32 +305,6 @@ def test_geojson_is_what_qupath_reads(tmp_path):
             assert not any(hole.is_ccw for hole in polygon.interiors)
 
 
-@pytest.mark.parametrize('vectors', ['geojson', 'gpkg'])
-@pytest.mark.parametrize('number', [0, 10_000])
-def test_any_number_of_objects_is_written(vectors, number, tmp_path):
-    rng = np.random.default_rng(0)
-    corners = rng.random((number, 2)) * 500
-    prediction = detections(
-        False,
-        boxes=np.concatenate([corners, corners + 8], 1).astype(np.float32),
-        scores=np.sort(rng.random(number))[::-1],
-        labels=rng.integers(0, 3, number),
-    )
-    written = prediction.save(tmp_path, 'a', OutputOptions(vectors=vectors))
-    about = pyogrio.read_info(tmp_path / written['objects'])
-    assert about['features'] == number == len(prediction)
-
-
-@pytest.mark.parametrize('with_masks', [False, True])
-def test_objects_below_a_score_are_left_out(with_masks):
-    prediction = detections(with_masks)
-    kept = prediction.above(0.8)
-    assert isinstance(kept, LargeDetections) and len(kept) == 2 and len(prediction) == 3
-    assert kept.scores.tolist() == [0.9, 0.8] and len(kept.boxes) == len(kept.labels) == 2
-    assert kept.masks == (prediction.masks[:2] if with_masks else None)
-    assert len(prediction.above(0.95)) == 0 and prediction.above(0.1) is prediction
-
-
 @pytest.mark.parametrize('with_masks', [False, True])
 @pytest.mark.parametrize('number', [0, 3])
 def test_objects_go_to_other_tools(number, with_masks):
@@ -374,14 +335,6 @@ def test_objects_go_to_other_tools(number, with_masks):
         assert prediction[0].mask is prediction.masks[0]
 
 
-def test_large_predictions_are_described_in_a_line():
-    names = '1 field, 1 wöod & meadow, 1 water'
-    assert repr(detections(True)) == (
-        f'LargeDetections(3 objects in 1100x600: {names}; scores 0.30 to 0.90)'
-    )
-    assert repr(segmentation()) == 'LargeSegmentation(1100x600, 3 classes)'
-
-
 @pytest.mark.parametrize('dtype', [np.uint8, np.int16])
 def test_classes_go_to_other_tools_without_pixels_without_data(dtype, monkeypatch):
     monkeypatch.setattr(label_polygons, 'BLOCK', 256)
@@ -406,18 +359,13 @@ def test_classes_go_to_other_tools_without_pixels_without_data(dtype, monkeypatc
     assert nothing.to_polygons() == {} and nothing.to_pandas()['share'].tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize('kind', ['labels', 'cog', 'overview', 'gpkg', 'zarr'])
+@pytest.mark.parametrize('kind', ['labels', 'gpkg', 'zarr'])
 def test_a_file_on_a_full_disk_is_not_left_behind(kind, tmp_path):
     if kind == 'zarr' and sys.version_info < (3, 11):
         pytest.skip('Zarr 3 has no release for Python 3.10')
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, SIZE, np.uint8)
     limit, options, name = 100_000, OutputOptions(), 'a.tif'
-    if kind == 'cog':
-        options = OutputOptions(cog=True)
-    elif kind == 'overview':
-        segmentation(labels=labels, scores=None).save(tmp_path / 'complete', 'a')
-        limit = (tmp_path / 'complete/labels/a.tif').stat().st_size - 20_000
     prediction = segmentation(labels=labels, scores=None)
     if kind == 'gpkg':
         prediction, name = detections(False), 'a.gpkg'

@@ -83,25 +83,23 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 @pytest.mark.parametrize('name', [*MODULES, *FUNCTIONS])
-def test_windows_of_results(name, dtype):
-    function: Callable = FUNCTIONS.get(name) or MODULES[name].to(dtype).eval()
-    x = torch.randn(1, CHANNELS, 19, 26, dtype=dtype)
+def test_windows_of_results(name):
+    function: Callable = FUNCTIONS.get(name) or MODULES[name].eval()
+    x = torch.randn(1, CHANNELS, 19, 26)
     with torch.no_grad():
         expected = function(x.clone())
         result = function(lazy(x, reads := []))
         assert result.shape == expected.shape
         for window in windows(tuple(expected.shape[2:])):
             reads.clear()
-            close = dict(rtol=1e-5, atol=1e-5 if dtype == torch.float32 else 1e-12)
-            torch.testing.assert_close(result.read(window), expected[(..., *window)], **close)
+            values = result.read(window)
+            torch.testing.assert_close(values, expected[(..., *window)], rtol=1e-5, atol=1e-5)
             assert list(result.tokens_read(window)) == reads
 
 
-@pytest.mark.parametrize('tile', [(7, 9), (64, 64)])
 @pytest.mark.parametrize('name', [*MODULES, *FUNCTIONS])
-def test_gradients_of_windows(name, tile, monkeypatch):
+def test_gradients_of_windows(name, monkeypatch):
     monkeypatch.setattr(lazy_maps, 'TILE', (5, 4))
     function: Callable = FUNCTIONS.get(name) or copy.deepcopy(MODULES[name]).double().eval()
     parameters = list(function.parameters()) if name in MODULES else []
@@ -113,7 +111,7 @@ def test_gradients_of_windows(name, tile, monkeypatch):
 
     source, gradient = trained(x, tape := Tape())
     result = function(source)
-    for window in tiles(whole(tuple(expected.shape[2:])), tile):
+    for window in tiles(whole(tuple(expected.shape[2:])), (7, 9)):
         result.read(window, {}).backward(cotangent[(..., *window)])
         tape.collect()
     tape.finish()
@@ -121,16 +119,8 @@ def test_gradients_of_windows(name, tile, monkeypatch):
         torch.testing.assert_close(value, reference, rtol=1e-11, atol=1e-11)
 
 
-def test_passes_without_gradients_leave_no_leaves():
-    source, _ = trained(torch.randn(1, CHANNELS, 19, 26), tape := Tape())
-    with torch.no_grad():
-        assert not (source * 2).read(whole((19, 26))).requires_grad
-    assert not tape._windows
-
-
-@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
-def test_channels_are_dropped_as_for_the_whole_map(dtype):
-    x = torch.randn(1, 64, 9, 7, dtype=dtype)
+def test_channels_are_dropped_as_for_the_whole_map():
+    x = torch.randn(1, 64, 9, 7)
     dropout = nn.Dropout2d(0.4)
     torch.manual_seed(1)
     expected = dropout(x)
@@ -140,13 +130,6 @@ def test_channels_are_dropped_as_for_the_whole_map(dtype):
         assert torch.equal(result.read(window), expected[(..., *window)])
     assert (expected == 0).any()
     assert dropout.eval()(source := lazy(x)) is source
-
-
-def test_a_map_of_16_bits_can_be_widened():
-    x = torch.randn(1, CHANNELS, 19, 26, dtype=torch.bfloat16)
-    result = lazy(x).float() / 3
-    assert result.dtype == torch.float32
-    assert torch.equal(result.read(whole((19, 26))), x.float() / 3)
 
 
 def test_pooling_adds_up_tiles(monkeypatch):

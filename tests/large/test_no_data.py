@@ -14,6 +14,7 @@ from xcit_mm.base.geometry import Window, tiles, whole
 from xcit_mm.data.transforms.decode import BadImageError
 from xcit_mm.data.transforms.multiband import LoadMultiband
 from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.files.image_source import ReadOptions
 from xcit_mm.large.files.image_views import RGBImage
 from xcit_mm.large.files.open_image import open_image
 from xcit_mm.large.files.slides import Slide
@@ -161,18 +162,6 @@ def test_other_pixels_have_data(name, tmp_path):
     assert source.valid(WINDOW) is None and source.has_gaps == (source.dtype.kind == 'f')
 
 
-def test_one_band_with_the_value_is_not_enough(tmp_path):
-    source = open_image(write(tmp_path / 'a.tif', filled(0, bands=(1,)), nodata=0), str)
-    assert source.has_gaps and source.valid(WINDOW) is None
-
-
-def test_transparency_is_no_channel_of_an_rgb_image(tmp_path):
-    path = write(tmp_path / 'a.tif', with_alpha(filled(9)))
-    source = open_image(path, str, 3)
-    assert source.shape == (*SIZE, 3) and RGBImage(source).notes == []
-    assert open_image(path, str).shape == (*SIZE, 4)
-
-
 def test_views_pass_on_where_data_is():
     source = Array(filled(7), 'the array', nodata=7)
     assert np.array_equal(RGBImage(source).valid(WINDOW), ~EMPTY[tuple(WINDOW)])
@@ -190,12 +179,6 @@ def test_a_value_that_the_type_does_not_include_is_refused(nodata, dtype):
         open_image(filled(0, dtype), str, nodata=nodata)
     sentence = f'--nodata {nodata:g}: the array has values of type {np.dtype(dtype)}, which cannot'
     assert str(error.value) == f'{sentence} hold it'
-
-
-def test_the_value_belongs_to_the_identity_of_an_image(tmp_path):
-    path = write(tmp_path / 'a.tif', filled(0))
-    images = [open_image(path, str, nodata=nodata) for nodata in (None, 0, 1)]
-    assert len({str(image.identity()) for image in images}) == 3
 
 
 def test_bands_may_be_nan_where_no_data_is():
@@ -232,7 +215,7 @@ def slide(tmp_path, monkeypatch):
         (tmp_path / 'a.svs').touch()
         monkeypatch.setattr('openslide.OpenSlide', lambda path: Scan(properties))
         monkeypatch.setattr('xcit_mm.large.files.slides.require_own_files', lambda path: path)
-        return Slide(tmp_path / 'a.svs', level=level)
+        return Slide(tmp_path / 'a.svs', ReadOptions(level=level))
 
     return opened
 
@@ -273,3 +256,21 @@ def test_the_box_of_the_scanned_area_is_known_from_the_smallest_level(slide, mon
         assert slide(level).valid_box() == box.clipped(size)
     monkeypatch.setattr(f'{__name__}.EMPTY', np.ones(SIZE, bool))
     assert 0 in slide(1).valid_box().size
+
+
+def test_one_band_with_the_value_is_not_enough(tmp_path):
+    source = open_image(write(tmp_path / 'a.tif', filled(0, bands=(1,)), nodata=0), str)
+    assert source.has_gaps and source.valid(WINDOW) is None
+
+
+def test_transparency_is_no_channel_of_an_rgb_image(tmp_path):
+    path = write(tmp_path / 'a.tif', with_alpha(filled(9)))
+    source = open_image(path, str, 3)
+    assert source.shape == (*SIZE, 3) and RGBImage(source).notes == []
+    assert open_image(path, str).shape == (*SIZE, 4)
+
+
+def test_the_value_belongs_to_the_identity_of_an_image(tmp_path):
+    path = write(tmp_path / 'a.tif', filled(0))
+    images = [open_image(path, str, nodata=nodata) for nodata in (None, 0, 1)]
+    assert len({str(image.identity()) for image in images}) == 3

@@ -185,10 +185,6 @@ REFUSED = {
         ),
         "names the file '../b', but its files have to be in its folder",
     ),
-    'no_name': (
-        changed('"b.ome.tif"', '""         '),
-        "names the file '', but its files have to be in its folder",
-    ),
     'link': (link, "folder/b.tif', but its files have to be in its folder"),
     'planes': (changed('"75" SizeC="2"', '"7" SizeC="99"'), 'claims more than 9 planes'),
     'pipe': (pipe, 'Not a regular file: '),

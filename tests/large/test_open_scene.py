@@ -83,10 +83,9 @@ def test_a_region_at_a_resolution(on_map):
     assert scene.full_georeference['transform'].almost_equals(PLACE)
 
 
-@pytest.mark.parametrize('region', [(30, 20, 201, 95), (30, 20, 30, 95), (150, 20, 30, 95)])
-def test_windows_outside_the_image_are_named(pixels, region):
+def test_a_window_outside_the_image_is_named(pixels):
     with pytest.raises(UserError, match='is not a window of the image of 200x120 pixels'):
-        opened(pixels, region=region)
+        opened(pixels, region=(30, 20, 201, 95))
 
 
 CIRCLE = shapely.Point(100, 60).buffer(40)  # in pixels
@@ -164,21 +163,6 @@ def test_coordinates_of_a_slide_begin_at_its_bounds_as_in_qupath(level, tmp_path
     assert scene.georeference['transform'] * (0, 0) == pytest.approx((left - 200, top - 120))
 
 
-def test_polygons_that_cannot_be_used_are_named(pixels, on_map, tmp_path):
-    def refused(match: str, image, *polygons, crs: str | None = None) -> None:
-        path = write_polygons(tmp_path / 'region.json', *polygons, crs=crs)
-        with pytest.raises(UserError, match=match):
-            opened(image, region=path)
-
-    far = shapely.box(1000, 1000, 1100, 1100)
-    refused('none of its 1 polygons overlaps the array', pixels, far)
-    refused('scene.tif: the coordinates, for which the file names no system, may', on_map, far)
-    refused('feature 1 is not a Polygon', pixels, shapely.Point(3, 3))
-    refused('but the image has none', pixels, CIRCLE, crs=CRS)
-    with pytest.raises(UserError, match=r'missing.gpkg does not exist'):
-        opened(pixels, region='missing.gpkg')
-
-
 def test_a_mask_of_the_same_image(pixels, on_map, tmp_path):
     mask = in_circle()
     path = write_tiff(tmp_path / 'mask.tif', mask.astype(np.uint8) * 255)
@@ -245,23 +229,8 @@ def test_all_parts_together(pixels, tmp_path):
     assert scene.source.identity() != opened(image, region=(90, 40, 130, 100)).source.identity()
 
 
-@pytest.mark.parametrize(
-    ('options', 'sentence'),
-    [
-        (dict(level=1, resolution=2), '--level and --resolution cannot be combined'),
-        (dict(resolution=0), '--resolution 0 is not a positive number'),
-        (dict(value_range=(5, 5)), 'name the values that become 0 and 255'),
-    ],
-)
-def test_invalid_options_are_named(options, sentence):
-    with pytest.raises(ArgumentError, match=sentence):
-        SceneOptions(**options)
-
-
 def test_the_pixels_of_a_mask_do_not_depend_on_windows(on_map, tmp_path):
     noise = np.random.default_rng(1).integers(0, 2, (300, 400), np.uint8)
-    transform = Affine(0.3, 0.05, 500_000, 0.04, -0.3, 5_400_000)
-    path = write_tiff(tmp_path / 'noise.tif', noise, crs='EPSG:32632', transform=PLACE)
     x, y = rasterio.warp.transform(CRS, 'EPSG:32632', [500_050], [5_399_970])
     transform = Affine(0.3, 0.05, x[0] - 60, 0.04, -0.3, y[0] + 50)
     path = write_tiff(tmp_path / 'noise.tif', noise, crs='EPSG:32632', transform=transform)
@@ -285,21 +254,6 @@ def test_values_of_masks_are_labels(pixels, tmp_path):
     assert np.array_equal(has_data(opened(pixels, mask=own)), mask > 0)
 
 
-def test_files_that_are_no_masks_are_named(pixels, on_map, tmp_path):
-    def refused(path, match: str, image=pixels) -> None:
-        with pytest.raises(UserError, match=match):
-            opened(image, mask=path)
-
-    write_tiff(tmp_path / 'rgba.tif', np.zeros((*SIZE, 4), np.uint8))
-    refused(tmp_path / 'rgba.tif', r'the mask .*rgba.tif has 4 bands: copy one to another file')
-    refused('https://example.org/mask.tif', 'cannot be used as a mask: name a TIFF')
-    refused(tmp_path / 'mask.zarr', 'cannot be used as a mask: name a TIFF')
-    refused(tmp_path / 'missing.png', r'missing.png does not exist')
-    local = 'LOCAL_CS["here",UNIT["metre",1]]'
-    path = write_tiff(tmp_path / 'local.tif', np.ones(SIZE, np.uint8), crs=local, transform=PLACE)
-    refused(path, r'local.tif is placed at .* in here, but .*scene.tif at .* in EPSG:32633', on_map)
-
-
 def test_a_range_of_values_becomes_8_bits(tmp_path):
     values = np.arange(0, 12000, 0.5, np.float32)[: 120 * 198].reshape(120, 66, 3)
     values[0, 0] = np.nan
@@ -313,28 +267,6 @@ def test_a_range_of_values_becomes_8_bits(tmp_path):
     assert not has_data(opened(values, value_range=(0, 1)))[0, 0]
     with pytest.raises(ArgumentError, match='--range is for models of RGB images'):
         open_scene(values, None, None, SceneOptions(value_range=(0, 1)))
-
-
-def test_files_next_to_an_image_that_are_not_read_are_named(on_map, tmp_path, pixels):
-    path = write_tiff(tmp_path / 'plain.tif', pixels)
-    assert opened(path).notes == ()
-    (tmp_path / 'plain_RPC.TXT').touch()
-    (tmp_path / 'plain.tif.msk').touch()
-    names = [note.partition(' is not read')[0] for note in opened(path).notes]
-    assert names == [f'{tmp_path}/plain.tif.msk', f'{tmp_path}/plain_RPC.TXT']
-
-
-def test_a_region_may_be_the_text_of_the_command_line(pixels):
-    assert opened(pixels, region='30,20,150,95').source.shape == (75, 120, 3)
-
-
-def test_a_mask_that_changes_is_noticed(on_map, tmp_path):
-    path = write_tiff(tmp_path / 'mask.tif', np.ones(SIZE, np.uint8), crs=CRS, transform=PLACE)
-    scene = opened(on_map, mask=path)
-    scene.source.require_unchanged()
-    write_tiff(path, np.zeros((300, 300), np.uint8), crs=CRS, transform=PLACE)
-    with pytest.raises(UserError, match=r'mask.tif has changed while'):
-        scene.source.require_unchanged()
 
 
 def test_a_scene_that_a_small_file_claims_is_refused_before_it_is_read(tmp_path):

@@ -1,6 +1,5 @@
 """Labels, masks and heights lie at their places on the map, as rasterio's reproject puts them."""
 
-import os
 import pickle
 from pathlib import Path
 
@@ -85,16 +84,6 @@ def test_labels_and_masks_lie_at_their_place(name, tmp_path):
     assert inside[is_chosen].all()
 
 
-def test_labels_on_the_pixels_of_the_image_are_read_directly(tmp_path):
-    labels = np.ones(SIZE, np.uint8)
-    place = dict(crs=CRS, transform=PLACE * Affine.translation(0, 1e-3))
-    path = write_tiff(
-        tmp_path / 'labels.tif', labels, tiled=True, blockxsize=16, blockysize=16, **place
-    )
-    source = open_labels(str(path), scene(tmp_path))._source
-    assert type(source).__name__ == 'Raster'
-
-
 def test_masks_across_the_180th_meridian(tmp_path):
     ((x,), (y,)), size = transform('EPSG:4326', 'EPSG:32760', [179.8], [-16]), (40, 60)
     utm = dict(crs='EPSG:32760', transform=Affine(800, 0, x, 0, -800, y))
@@ -122,17 +111,6 @@ def test_labels_a_full_turn_away_are_on_the_pixels_of_the_image():
     for start, is_same in ((179.8, True), (-180.2, True), (-180.1, False), (359.8, False)):
         labels = Place(crs, Affine(0.004, 0, start, 0, -0.004, -16))
         assert are_laid_by_pixels(labels, SIZE, image, SIZE) == is_same
-
-
-def test_the_place_in_a_file_is_read_again_only_if_the_file_changes(tmp_path, monkeypatch):
-    opened, open_file = [], rasterio.open
-    monkeypatch.setattr(rasterio, 'open', lambda *a, **k: opened.append(a) or open_file(*a, **k))
-    for time, place in ((10, PLACE), (20, PLACE * Affine.translation(1, 0))):
-        path = write_tiff(tmp_path / 'a.tif', LABELS, crs=CRS, transform=place)
-        os.utime(path, (time, time))
-        opened.clear()
-        assert place_of_file(path).transform == place_of_file(path).transform == place
-        assert len(opened) == 1
 
 
 def world_file(path: Path, place: Affine) -> None:
@@ -205,19 +183,6 @@ def test_a_scene_with_a_world_file_has_its_place(tmp_path):
         assert opened.georeference == dict(crs=None, transform=place)
         assert 'a.tif has a place on a map without a reference system' in opened.notes[0]
         assert opened.full_georeference == dict(crs=None, transform=PLACE)
-
-
-def test_a_damaged_sidecar_is_named(tmp_path):
-    path = write_png(tmp_path / 'a.png', LABELS)
-    (tmp_path / 'a.pgw').write_text('1 0 0')
-    with pytest.raises(UserError, match=r'a.pgw, which places a.png on the map, cannot be read'):
-        place_of_file(path)
-    (tmp_path / 'a.png.aux.xml').write_text('<PAMDataset>')
-    with pytest.raises(UserError, match=r'a.png.aux.xml, which places a.png on the map, cannot be'):
-        place_of_file(path)
-    (tmp_path / 'a.png.aux.xml').write_text('<PAMDataset><SRS>moon</SRS></PAMDataset>')
-    with pytest.raises(UserError, match=r'the reference system is neither'):
-        place_of_file(path)
 
 
 def test_labels_without_a_place_belong_to_the_pixels(tmp_path):

@@ -143,11 +143,6 @@ def broken(name: str):
     return lambda path: path.write_bytes(name.encode())
 
 
-def other_database(path: Path) -> None:
-    with sqlite3.connect(path) as database:
-        database.execute('CREATE TABLE a (b)')
-
-
 def two_layers(path: Path) -> None:
     write_geopackage(path)
     write_geopackage(path, layer='two')
@@ -171,12 +166,9 @@ def nested(path: Path) -> None:
 POLYGON = 'feature 1 is not a Polygon or MultiPolygon with numbers as coordinates'
 REFUSED = {
     'no file': (lambda path: None, r'a\.geojson does not exist'),
-    'folder': (Path.mkdir, r'a\.geojson cannot be opened \(IsADirectoryError'),
     'no JSON': (broken('{'), r'cannot be opened \(JSONDecodeError: '),
     'nested': (broken('[' * 9999), r'cannot be opened \(RecursionError'),
     'not finite': (broken('{"type": "Point", "coordinates": [1, NaN]}'), POLYGON),
-    'null': (broken('{"type": "Feature", "geometry": null}'), POLYGON),
-    'curve': (broken('{"type": "CurvePolygon", "coordinates": []}'), POLYGON),
     'link': (
         broken('{"type": "Polygon", "crs": {"type": "link", "properties": {"href": "x"}}}'),
         "cannot be opened \\(KeyError: 'code'",
@@ -188,14 +180,12 @@ REFUSED = {
         ),
         'has several reference systems: write a file for each of them',
     ),
-    'database': (other_database, 'cannot be opened .*no such table: gpkg_geometry_columns'),
     'layers': (
         two_layers,
         r'has 2 layers with geometries \(one, two\), but one is needed: copy a layer with ogr2ogr',
     ),
     'cut off': (cut_off, r'cannot be opened \(DatabaseError'),
     'nested shapes': (nested, r'feature 1 is not a .*\(ValueError: it has the type 6 instead of a'),
-    'no geometry': (lambda path: write_geopackage(path, [None]), POLYGON),
 }
 
 
@@ -210,20 +200,11 @@ def test_files_without_features_are_refused_in_one_sentence(tmp_path, case):
     assert str(path) in str(refused.value) and '\n' not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ('crs', 'target', 'message'),
-    [
-        ('EPSG:4326', None, "has the reference system 'EPSG:4326', but the image has none"),
-        (
-            'moon',
-            UTM,
-            r"the reference system 'moon' cannot be used \(the reference system is neither",
-        ),
-        ('EPSG:4326', UTM, r"cannot be converted from 'EPSG:4326' to EPSG:32632 \(.*\): they may"),
-    ],
-)
-def test_coordinates_that_cannot_be_converted_are_refused(tmp_path, crs, target, message):
+def test_coordinates_that_cannot_be_converted_are_refused(tmp_path):
     content = mapping(shapely.box(1, 95, 2, 96))
     features = read_features(write(tmp_path / 'a.geojson', content))
-    with pytest.raises(UserError, match=message):
-        in_crs(replace(features, crs=crs), target)
+    features = replace(features, crs='EPSG:4326')
+    with pytest.raises(UserError, match="has the reference system 'EPSG:4326', but the image has"):
+        in_crs(features, None)
+    with pytest.raises(UserError, match=r"cannot be converted from 'EPSG:4326' to EPSG:32632"):
+        in_crs(features, UTM)

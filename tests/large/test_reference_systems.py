@@ -12,6 +12,7 @@ from shapely.geometry import mapping
 
 from xcit_mm import UserError
 from xcit_mm.data.tiff.reference_systems import crs_of
+from xcit_mm.large.files.image_source import ReadOptions
 from xcit_mm.large.files.rasters import Raster
 from xcit_mm.large.labels.read_features import in_crs, read_features
 
@@ -74,14 +75,14 @@ def test_an_image_with_a_citation_that_names_a_grid_is_not_opened(tmp_path):
     options['transform'] = rasterio.Affine(1, 0, 500_000, 0, -1, 5_000_000)
     with rasterio.open(path, 'w', driver='GTiff', crs=system, **options):
         pass
-    assert Raster(path).georeference['crs'] is not None
+    assert Raster(path, ReadOptions()).georeference['crs'] is not None
     content = path.read_bytes()
     assert content.count(b'PROJECTION["Transverse_Mercator"]') == 1
     path.write_bytes(
         content.replace(b'PROJECTION["Transverse_Mercator"]', b'PROJECTION["PROJ hgridshift   "]  ')
     )
     with pytest.raises(UserError, match=r'a\.tif has a reference system of ESRI that may name'):
-        Raster(path)
+        Raster(path, ReadOptions())
 
 
 VIEWS = {

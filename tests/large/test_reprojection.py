@@ -15,7 +15,7 @@ from xcit_mm import UserError
 from xcit_mm.base.geometry import whole
 from xcit_mm.large.files.arrays import Array
 from xcit_mm.large.labels.labeled_polygons import read_polygons
-from xcit_mm.large.labels.polygon_masks import polygons_of
+from xcit_mm.large.labels.masks import polygons_of
 
 SIZE = 160, 240
 DEGREES, UTM, MERCATOR, POLAR = 'EPSG:4326', 'EPSG:32760', 'EPSG:3857', 'EPSG:3031'

@@ -125,6 +125,12 @@ def test_labels_turn_with_the_image(scenes):
         assert np.array_equal(sample['data_samples'].label_windows.read(WINDOW), read)
 
 
+def test_labels_that_would_not_turn_are_refused(scenes):
+    pipeline = [OPEN, dict(type='FlipAndTurn', horizontal=1), LABELS, PACK]
+    with pytest.raises(UserError, match='OpenLabels comes after FlipAndTurn'):
+        build('mmseg', segmentation(scenes, pipeline))[0]
+
+
 def spoil(root: Path) -> None:
     """Make three of four scenes unusable."""
     tifffile.imwrite(root / 'labels/a.tif', np.zeros(SIZE, np.uint8))
@@ -168,15 +174,6 @@ def test_the_check_of_a_dataset_reads_scenes(scenes):
     assert findings['d'].kind == NO_CLASS and findings['d'].detail.endswith('labels/d.tif has 9')
 
 
-def test_a_model_of_scenes_predicts_images_in_memory(scenes, image):
-    cfg = config_of(scenes, [OPEN, LABELS, PACK])
-    require_framework('mmseg')
-    with DefaultScope.overwrite_default_scope('mmseg'):
-        pipeline = _test_pipeline(cfg, full_size=False)
-    results = dict(img=image, img_path='', img_id=0)
-    assert np.array_equal(pipeline(results)['inputs'].permute(1, 2, 0), image)
-
-
 def test_other_formats_are_opened_as_by_their_loaders(tmp_path, image):
     Image.fromarray(image).save(tmp_path / 'a.png')
     opened = OpenImage()(dict(img_path=str(tmp_path / 'a.png')))['img']
@@ -202,13 +199,6 @@ def test_images_of_other_bands(tmp_path):
     with pytest.raises(BadImageError, match=NOT_FINITE):
         loader = OpenImage(bands=BANDS['bands'])
         loader.read_through(loader(dict(img_path=str(path))))
-
-
-def test_the_loader_of_pictures_is_that_of_the_scenes(scenes):
-    dataset = build('mmseg', segmentation(scenes, [BANDS, PACK]))
-    assert image_loader(dataset).channels == 5
-    dataset = build('mmseg', segmentation(scenes, TRAINING))
-    assert type(image_loader(dataset)) is LoadImage
 
 
 RUNS = dict(size=[*SIZE], counts=[100, 50, 45 * 64 - 150])
@@ -291,13 +281,6 @@ def test_masks_turn_with_the_image(detection):
             assert (mask & expected).sum() > 0.8 * (mask | expected).sum()
 
 
-def test_no_objects(detection):
-    path = Path(detection['data_root'], 'objects.json')
-    path.write_text(json.dumps(json.loads(path.read_text()) | dict(annotations=[])))
-    sample = build('mmdet', detection)[0]['data_samples']
-    assert sample.gt_instances.bboxes.shape == (0, 4) and len(sample.gt_instances.masks) == 0
-
-
 def test_run_lengths_of_an_object_are_refused(detection):
     path = Path(detection['data_root'], 'objects.json')
     content = json.loads(path.read_text())
@@ -308,3 +291,19 @@ def test_run_lengths_of_an_object_are_refused(detection):
     without = [OPEN, dict(type='LoadObjects'), PACK]
     sample = build('mmdet', detection | dict(pipeline=without))[0]['data_samples']
     assert len(sample.gt_instances) == 2 and 'masks' not in sample.gt_instances
+
+
+def test_a_model_of_scenes_predicts_images_in_memory(scenes, image):
+    cfg = config_of(scenes, [OPEN, LABELS, PACK])
+    require_framework('mmseg')
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        pipeline = _test_pipeline(cfg, full_size=False)
+    results = dict(img=image, img_path='', img_id=0)
+    assert np.array_equal(pipeline(results)['inputs'].permute(1, 2, 0), image)
+
+
+def test_the_loader_of_pictures_is_that_of_the_scenes(scenes):
+    dataset = build('mmseg', segmentation(scenes, [BANDS, PACK]))
+    assert image_loader(dataset).channels == 5
+    dataset = build('mmseg', segmentation(scenes, TRAINING))
+    assert type(image_loader(dataset)) is LoadImage

@@ -32,12 +32,15 @@ from xcit_mm.large.files.arrays import Array
 from xcit_mm.large.files.image_views import RGBImage
 from xcit_mm.large.files.open_image import open_image
 
+UTM = rasterio.CRS.from_epsg(32632)
+
+
+MAP = dict(crs=UTM, transform=Affine(0.5, 0, 5e5, 0, -0.5, 5e6))
+
 CLASSES = ('field', 'road', 'water')
 METAINFO = dict(classes=CLASSES)
 SIZES = {'a': (150, 211), 'b': (97, 64)}
 SIDE = 48
-UTM = rasterio.CRS.from_epsg(32632)
-MAP = dict(crs=UTM, transform=Affine(0.5, 0, 5e5, 0, -0.5, 5e6))
 SEGMENTOR = [dict(type='ReadWindow'), dict(type='PackSegInputs')]
 LOAD_OBJECTS = dict(type='LoadAnnotations', with_bbox=True, with_mask=True)
 DETECTOR = [dict(type='ReadWindow'), LOAD_OBJECTS, dict(type='PackDetInputs')]
@@ -188,27 +191,6 @@ def test_classes_are_drawn_equally_often_if_asked(root, drawn):
     assert {name for name, _ in drawn} == {'a', 'b'}
 
 
-def test_objects_that_fit_are_shown_whole(root, drawn):
-    dataset = detector(root, balanced=True, test_mode=True)
-    for index in range(60):
-        labels = dataset[index]['data_samples'].gt_instances.labels
-        assert len(labels) or drawn[-1][0] == 'a'  # the part of the object larger than a window
-    per_class = Counter()
-    for index in range(200):
-        rng = np.random.default_rng(index)
-        per_class[dataset._choose(rng).label] += 1
-    assert min(per_class.values()) > 45
-
-
-def test_larger_scenes_are_drawn_more_often(root, drawn):
-    dataset = build(root, test_mode=True)
-    for index in range(300):
-        dataset[index]
-    share = sum(name == 'a' for name, _ in drawn) / 300
-    areas = {name: h * w for name, (h, w) in SIZES.items()}
-    assert share == pytest.approx(areas['a'] / sum(areas.values()), abs=0.06)
-
-
 @pytest.mark.parametrize(
     ('shown', 'size', 'expected'),
     [
@@ -229,10 +211,6 @@ def test_all_places_that_show_something_are_equally_likely(shown, size, expected
     assert min(starts.values()) > 0.6 * 800 / len(expected)
 
 
-def test_the_default_length_covers_all_scenes_once(root):
-    assert len(build(root)) == 4 * 5 + 3 * 2
-
-
 @pytest.mark.parametrize('labels', ['labels', 'objects'])
 def test_windows_follow_from_the_position_in_the_run(root, drawn, labels):
     scope = 'mmseg' if labels == 'labels' else 'mmdet'
@@ -246,13 +224,6 @@ def test_windows_follow_from_the_position_in_the_run(root, drawn, labels):
     for i in (7, 2, 11, 0):
         assert second[requests[i]][0]['inputs'].equal(expected[i])
     assert drawn == [windows[i] for i in (7, 2, 11, 0)]
-
-
-def test_in_an_evaluation_windows_follow_from_the_index(root):
-    dataset = build(root, test_mode=True)
-    first = [dataset[i]['inputs'] for i in range(6)]
-    np.random.rand()
-    assert all(dataset[i]['inputs'].equal(first[i]) for i in reversed(range(6)))
 
 
 def test_polygons_become_labels(root, drawn):
@@ -269,32 +240,6 @@ def test_polygons_become_labels(root, drawn):
     assert dataset.scenes()[0]['label_windows'].labeled == 150 * 211
     without = build(root, labels='objects').scenes()[0]['label_windows']
     assert 0 < without.labeled < 150 * 211
-
-
-def test_a_geopackage_in_another_reference_system_has_the_same_objects(root, drawn):
-    expected = detector(root, length=5, test_mode=True)
-    samples = [expected[i] for i in range(5)]
-    for name, size in SIZES.items():
-        write_raster(root / f'images/{name}.tif', np.zeros((*size, 3), np.uint8), **MAP)
-        moved = []
-        for polygon, _ in polygons(name):
-            on_map = shapely.transform(polygon, lambda p: p * (0.5, -0.5) + (5e5, 5e6))
-            moved.append(shape(transform_geom(UTM, 'EPSG:4326', mapping(on_map))))
-        pyogrio.raw.write(
-            root / f'objects/{name}.gpkg',
-            np.array([shapely.to_wkb(s) for s in moved], object),
-            [np.array([kind for _, kind in polygons(name)], object)],
-            ['class'],
-            geometry_type='Polygon',
-            crs='EPSG:4326',
-            driver='GPKG',
-        )
-    dataset = detector(root, label_suffix='.gpkg', length=5, test_mode=True)
-    for index, sample in enumerate(samples):
-        found, wanted = dataset[index]['data_samples'], sample['data_samples']
-        assert found.gt_instances.labels.equal(wanted.gt_instances.labels)
-        pair = (s.gt_instances.bboxes.tensor for s in (found, wanted))
-        assert np.allclose(*pair, atol=1e-2)
 
 
 def coco(root: Path, **first) -> str:
@@ -447,6 +392,81 @@ def test_only_pixels_with_data_count_in_the_statistics(gaps, tmp_path):
     assert np.allclose(found.std, pixels.std(axis=0), rtol=1e-12)
 
 
+def relabeled(value: int):
+    return lambda root: write_raster(root / 'labels/a.tif', np.full(SIZES['a'], value, np.uint8))
+
+
+def turned(root: Path) -> None:
+    write_raster(root / 'labels/a.tif', np.zeros((211, 150), np.uint8))
+
+
+REFUSED = {
+    'size': (
+        turned,
+        {},
+        r'labels/a\.tif is for 150x211 pixels, but .*images/a\.tif has 211x150: write',
+    ),
+    'class': (relabeled(3), {}, r'labels/a\.tif: the label 3 is outside 0\.\.2, the 3 classes'),
+    'missing': (
+        lambda root: (root / 'labels/b.tif').unlink(),
+        {},
+        r'labels/b\.tif with the labels of .*images/b\.tif is missing: write it, or set labels in',
+    ),
+    'rare class': (
+        relabeled(0),
+        dict(balanced=True),
+        'balanced=True, but no scene in .*images has the class water: write balanced=False, or',
+    ),
+}
+
+
+@pytest.mark.parametrize('case', REFUSED)
+def test_scenes_that_cannot_be_used_are_refused_before_the_first_step(root, case):
+    spoil, values, message = REFUSED[case]
+    spoil(root)
+    with pytest.raises(UserError, match=message):
+        build(root, **values)
+
+
+def test_a_detector_needs_objects_and_a_coco_file_the_size_of_its_images(root):
+    for name in SIZES:
+        write_geojson(root / f'objects/{name}.geojson', [])
+    with pytest.raises(UserError, match=r'none of the 2 scenes in .*images has an object'):
+        detector(root)
+    file = coco(root)
+    content = json.loads((root / file).read_text())
+    content['images'][1]['width'] = 65
+    (root / file).write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r'objects\.json is for 65x97 pixels, but .* has 64x97'):
+        build(root, 'mmdet', ann_file=file)
+
+
+def test_a_geopackage_in_another_reference_system_has_the_same_objects(root, drawn):
+    expected = detector(root, length=5, test_mode=True)
+    samples = [expected[i] for i in range(5)]
+    for name, size in SIZES.items():
+        write_raster(root / f'images/{name}.tif', np.zeros((*size, 3), np.uint8), **MAP)
+        moved = []
+        for polygon, _ in polygons(name):
+            on_map = shapely.transform(polygon, lambda p: p * (0.5, -0.5) + (5e5, 5e6))
+            moved.append(shape(transform_geom(UTM, 'EPSG:4326', mapping(on_map))))
+        pyogrio.raw.write(
+            root / f'objects/{name}.gpkg',
+            np.array([shapely.to_wkb(s) for s in moved], object),
+            [np.array([kind for _, kind in polygons(name)], object)],
+            ['class'],
+            geometry_type='Polygon',
+            crs='EPSG:4326',
+            driver='GPKG',
+        )
+    dataset = detector(root, label_suffix='.gpkg', length=5, test_mode=True)
+    for index, sample in enumerate(samples):
+        found, wanted = dataset[index]['data_samples'], sample['data_samples']
+        assert found.gt_instances.labels.equal(wanted.gt_instances.labels)
+        pair = (s.gt_instances.bboxes.tensor for s in (found, wanted))
+        assert np.allclose(*pair, atol=1e-2)
+
+
 def test_16_bits_have_the_values_of_a_prediction(root, drawn):
     for name, size in SIZES.items():
         values = np.random.default_rng(1).integers(0, 2**16, (*size, 3), np.uint16)
@@ -472,65 +492,6 @@ def test_labels_are_read_from_other_formats(root, suffix, drawn):
     for index in range(8):
         pair = (d[index]['data_samples'].gt_sem_seg.data for d in (expected, dataset))
         assert np.array_equal(*pair)
-
-
-def relabeled(value: int):
-    return lambda root: write_raster(root / 'labels/a.tif', np.full(SIZES['a'], value, np.uint8))
-
-
-def turned(root: Path) -> None:
-    write_raster(root / 'labels/a.tif', np.zeros((211, 150), np.uint8))
-
-
-REFUSED = {
-    'size': (
-        turned,
-        {},
-        r'labels/a\.tif is for 150x211 pixels, but .*images/a\.tif has 211x150: write',
-    ),
-    'class': (relabeled(3), {}, r'labels/a\.tif: the label 3 is outside 0\.\.2, the 3 classes'),
-    'no labels': (
-        relabeled(255),
-        {},
-        r'labels/a\.tif: none of its pixels has a label: label some, or move .*images/a\.tif to',
-    ),
-    'missing': (
-        lambda root: (root / 'labels/b.tif').unlink(),
-        {},
-        r'labels/b\.tif with the labels of .*images/b\.tif is missing: write it, or set labels in',
-    ),
-    'rare class': (
-        relabeled(0),
-        dict(balanced=True),
-        'balanced=True, but no scene in .*images has the class water: write balanced=False, or',
-    ),
-    'objects': (
-        lambda root: None,
-        dict(with_objects=True),
-        r'labels/a\.tif is an image of labels, but a detector needs polygons: set label_suffix',
-    ),
-}
-
-
-@pytest.mark.parametrize('case', REFUSED)
-def test_scenes_that_cannot_be_used_are_refused_before_the_first_step(root, case):
-    spoil, values, message = REFUSED[case]
-    spoil(root)
-    with pytest.raises(UserError, match=message):
-        build(root, **values)
-
-
-def test_a_detector_needs_objects_and_a_coco_file_the_size_of_its_images(root):
-    for name in SIZES:
-        write_geojson(root / f'objects/{name}.geojson', [])
-    with pytest.raises(UserError, match=r'none of the 2 scenes in .*images has an object'):
-        detector(root)
-    file = coco(root)
-    content = json.loads((root / file).read_text())
-    content['images'][1]['width'] = 65
-    (root / file).write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r'objects\.json is for 65x97 pixels, but .* has 64x97'):
-        build(root, 'mmdet', ann_file=file)
 
 
 def test_the_check_of_a_dataset_reads_the_scenes(root, tmp_path):

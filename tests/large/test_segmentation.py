@@ -26,7 +26,7 @@ def test_logits_and_labels_equal_those_of_the_whole_image(name, monkeypatch):
     for dtype in (torch.float64, torch.float32):
         model = model.to(dtype)
         tolerance = network_error(model, dtype)
-        for size in ((161, 75), (66, 129), (97, 130)):
+        for size in ((161, 75), (66, 129)):
             image = torch.randn(3, *size, dtype=dtype)
             with torch.no_grad():
                 expected = model.decode_head(model.extract_feat(image[None]))
@@ -60,7 +60,7 @@ def test_a_prediction_equals_that_of_the_whole_image(full_size_segmentor, image)
     )
     assert np.array_equal(large.labels, whole_image.labels)
     assert large.shares() == pytest.approx(whole_image.shares())
-    assert np.array_equal(large.picture, image)
+    assert np.array_equal(large.image, image)
     assert np.array_equal(large.draw(), whole_image.draw())
     assert large.scores is None
 
@@ -77,9 +77,8 @@ def test_a_model_that_pads_its_images_is_streamed(full_size_segmentor, image, pa
     assert (full_size_segmentor.predict(image).labels != expected).mean() > 1e-3
 
 
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_labels_in_16_bits(full_size_segmentor, image, dtype):
-    narrow = dataclasses.replace(full_size_segmentor, streamed_dtype=dtype)
+def test_labels_in_16_bits(full_size_segmentor, image):
+    narrow = dataclasses.replace(full_size_segmentor, streamed_dtype=torch.bfloat16)
     labels = narrow.predict_large(image).labels
     different = (labels != full_size_segmentor.predict_large(image).labels).mean()
     assert 0 < different < 0.1  # random weights give all classes similar scores

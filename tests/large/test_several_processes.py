@@ -26,7 +26,7 @@ from xcit_mm.predict.large.predict_large import LargeOptions, predict_large
 SIZE = 184, 131  # of 23 rows of tokens for patch size 8, in blocks of 5 or 6
 
 
-@pytest.mark.parametrize(('count', 'patch_size'), [(2, 16), (3, 16), (2, 8), (4, 8)])
+@pytest.mark.parametrize(('count', 'patch_size'), [(3, 16), (4, 8)])
 def test_maps_equal_those_of_one_process(count, patch_size, tmp_path):
     backbone = small_xcit(patch_size).eval()
     randomize(backbone)
@@ -47,9 +47,8 @@ def test_maps_equal_those_of_one_process(count, patch_size, tmp_path):
     in_processes(count, compare, tmp_path)
 
 
-@pytest.mark.parametrize('count', [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_predictions_equal_those_of_one_process(
-    count, full_size_segmentor, full_size_detector, image, tmp_path, monkeypatch
+    full_size_segmentor, full_size_detector, image, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(detection, 'TILE', 64)
     segmentor, detector = full_size_segmentor, full_size_detector
@@ -62,7 +61,7 @@ def test_predictions_equal_those_of_one_process(
     def compare(rank: int) -> None:
         shared = [
             segmentor.predict_large(image, with_scores=True),
-            segmentor.predict_large(image, memory=0, store=tmp_path / f'store_{count}'),
+            segmentor.predict_large(image, memory=0, store=tmp_path / 'store'),
             detector.predict_large(image, score_thr=score_thr - 1e-5),
             segmentor.predict_large(image, statistics_window=64),
         ]
@@ -84,12 +83,11 @@ def test_predictions_equal_those_of_one_process(
             assert (mask != other).mean() < 1e-2
         assert np.array_equal(shared[3].labels, local.labels)
 
-    in_processes(count, compare, tmp_path)
+    in_processes(3, compare, tmp_path)
 
 
-@pytest.mark.parametrize('patch_size', [16, 8])
-def test_pooled_maps_equal_those_of_one_process(patch_size, tmp_path):
-    model = build('upernet_xcit_t12_8_160k', patch_size=patch_size)
+def test_pooled_maps_equal_those_of_one_process(tmp_path):
+    model = build('upernet_xcit_t12_8_160k', patch_size=8)
     image = torch.randn(3, 217, 131)
 
     def label() -> torch.Tensor:
@@ -171,14 +169,6 @@ def test_objects_between_processes_are_found_once(tmp_path, monkeypatch):
     in_processes(2, compare, tmp_path)
 
 
-def test_more_processes_than_rows_are_refused(tmp_path):
-    def compare(rank: int) -> None:
-        with pytest.raises(ArgumentError, match='2 processes cannot share an image of 1 rows'):
-            Shards(1)
-
-    in_processes(2, compare, tmp_path)
-
-
 def test_a_process_that_ends_is_named(tmp_path):
     def compare(rank: int) -> None:
         shards = Shards(8)
@@ -189,10 +179,9 @@ def test_a_process_that_ends_is_named(tmp_path):
     in_processes(2, compare, tmp_path)
 
 
-@pytest.mark.parametrize('patch_size', [16, 8])
 @pytest.mark.parametrize(
-    'options',
-    [{}, dict(drop_path_rate=0.3, with_cp=True), dict(with_cp=True), dict(frozen_stages=1)],
+    ('options', 'patch_size'),
+    [({}, 8), (dict(drop_path_rate=0.3, with_cp=True), 16), (dict(frozen_stages=1), 16)],
 )
 def test_a_training_step_equals_that_of_one_process(options, patch_size, tmp_path):
     heights = (64, 64, 56) if patch_size == 8 else (96, 88)

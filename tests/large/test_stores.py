@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.in_process import call_tool
 from helpers.processes import in_child
 from helpers.random_weights import SEGMENTOR
 from PIL import Image
@@ -84,13 +83,6 @@ def test_five_kills_end_in_the_same_bits(segmentor, scene, tmp_path, monkeypatch
     assert np.array_equal(result.scores, expected.scores)
 
 
-def test_tiles_of_a_single_token_are_stored(segmentor, image, tmp_path, monkeypatch):
-    monkeypatch.setattr(passes, 'PATCH_TILE', (4, 4))  # of 5 x 5 tokens
-    pixels = image[:70, :70]
-    stored = segmentor.predict_large(pixels, memory=0, store=tmp_path)
-    assert np.array_equal(stored.labels, segmentor.predict_large(pixels).labels)
-
-
 def test_the_store_of_something_else_is_refused(segmentor, weights, scene, image, tmp_path):
     options = LargeOptions(memory=0, store=tmp_path)
     predict_and_die(segmentor, scene, options, 8)
@@ -138,15 +130,13 @@ def link(path: Path) -> None:
 
 
 UNREADABLE, GONE = 'state.json cannot be read', 'is missing or truncated'
-DIFFERENT = 'an unfinished run that differs in its'
-NO_STATES = '', '{"identity": {', '[]', 'null', '{"identity": {}}'
+NO_STATES = '{"identity": {', 'null'
 DAMAGE = [
     ('layers', 'state.json', UNREADABLE, [text(content) for content in NO_STATES]),
-    ('layers', 'state.json', DIFFERENT, [text('{"identity": {}, "finished": {}}')]),
     ('layers', 'layer_7.bin', 'layer_7.bin is a link: remove it', [link]),
-    ('layers', 'layer_7.bin', GONE, [Path.unlink, resized(0.5), resized(2)]),
+    ('layers', 'layer_7.bin', GONE, [resized(0.5)]),
     ('labels', 'scores.bin', GONE, [Path.unlink]),
-    ('slices', 'objects_1.npz', 'objects_1.npz cannot be read', [Path.unlink, resized(0.5)]),
+    ('slices', 'objects_1.npz', 'objects_1.npz cannot be read', [resized(0.5)]),
 ]
 CASES = [(*of_file, damage) for *of_file, damages in DAMAGE for damage in damages]
 
@@ -181,17 +171,6 @@ def test_a_detector_continues(detector, scene, tmp_path):
     assert (tmp_path / PART).exists()
     result.workspace.remove()
     assert not (tmp_path / PART).exists()
-
-
-def test_the_tool_names_a_damaged_store(weights, scene, killed, tmp_path, monkeypatch, capfd):
-    shutil.copytree(killed['layers'] / PART, tmp_path / 'scene' / PART)
-    (tmp_path / 'scene' / PART / 'layer_6.bin').unlink()
-    typed = SEGMENTOR, weights[SEGMENTOR], scene, '--stream', '--memory', '1KiB'
-    typed += '--store', tmp_path, '--device', 'cpu', '--out', tmp_path / 'out'
-    code, _, said = call_tool(monkeypatch, capfd, 'infer.py', *typed)
-    assert (code, 'Traceback' in said) == (2, False)
-    assert f'layer_6.bin {GONE}' in said
-    assert f': remove {tmp_path}/scene/{PART}, and start again' in said
 
 
 def test_a_finished_layer_that_is_not_counted_is_computed_again(segmentor, scene, killed, tmp_path):
@@ -258,23 +237,6 @@ def test_a_disk_that_becomes_full_during_a_run_loses_nothing(segmentor, scene, t
     assert np.array_equal(result.labels, segmentor.predict_large(scene).labels)
 
 
-@pytest.mark.parametrize(
-    ('tile', 'name', 'damage', 'sentence'),
-    [
-        (5, 'layer_4.bin', resized(0.5), GONE),
-        (5, 'layer_4.bin', lambda path: shutil.rmtree(path.parent), GONE),
-        (5, 'layer_6.bin', Path.mkdir, f'{PART} cannot be written to'),
-    ],
-)
-def test_a_store_that_changes_during_a_run_is_refused(
-    segmentor, scene, tmp_path, monkeypatch, tile, name, damage, sentence
-):
-    monkeypatch.setattr(segmentation, 'MAX_TILE', 80)
-    progress = Counting(tile, lambda: damage(tmp_path / PART / name))
-    with pytest.raises(UserError, match=sentence):
-        predict_large(segmentor, scene, LargeOptions(memory=0, store=tmp_path), progress)
-
-
 def test_an_image_that_changes_during_a_run_or_after_a_kill_is_refused(segmentor, scene, tmp_path):
     copy = Path(shutil.copy(scene, tmp_path))
     options = LargeOptions(memory=0, store=tmp_path / 'store')
@@ -288,15 +250,14 @@ def test_an_image_that_changes_during_a_run_or_after_a_kill_is_refused(segmentor
         predict_large(segmentor, copy, options)
 
 
-@pytest.mark.parametrize('error', [UserError('the server stopped'), KeyboardInterrupt('stop')])
 def test_an_error_after_the_prediction_keeps_the_store_unless_the_image_has_changed(
-    segmentor, scene, tmp_path, monkeypatch, error
+    segmentor, scene, tmp_path, monkeypatch
 ):
     copy = Path(shutil.copy(scene, tmp_path))
     options, counting = LargeOptions(memory=0, store=tmp_path / 'store'), Counting()
 
     def fail(*_) -> None:
-        raise error
+        raise KeyboardInterrupt('stop')
 
     def change(*_) -> None:
         os.utime(copy, (1, 1))
@@ -304,7 +265,7 @@ def test_an_error_after_the_prediction_keeps_the_store_unless_the_image_has_chan
 
     overview = 'xcit_mm.predict.large.predict_large.overview'
     monkeypatch.setattr(overview, fail)
-    with pytest.raises(type(error), match=str(error)) as caught:
+    with pytest.raises(KeyboardInterrupt) as caught:
         predict_large(segmentor, copy, options)
     monkeypatch.setattr(overview, change)
     with pytest.raises(UserError, match='has changed while it was read: run the'):
@@ -324,3 +285,20 @@ def test_a_failed_pass_lets_another_call_use_the_store(segmentor, scene, tmp_pat
             segmentor.predict_large(scene, memory=0, store=tmp_path)
     segmentor.predict_large(scene, memory=0, store=tmp_path)
     del caught  # until here, its traceback kept the objects of the failed call
+
+
+@pytest.mark.parametrize(
+    ('tile', 'name', 'damage', 'sentence'),
+    [
+        (5, 'layer_4.bin', resized(0.5), GONE),
+        (5, 'layer_4.bin', lambda path: shutil.rmtree(path.parent), GONE),
+        (5, 'layer_6.bin', Path.mkdir, f'{PART} cannot be written to'),
+    ],
+)
+def test_a_store_that_changes_during_a_run_is_refused(
+    segmentor, scene, tmp_path, monkeypatch, tile, name, damage, sentence
+):
+    monkeypatch.setattr(segmentation, 'MAX_TILE', 80)
+    progress = Counting(tile, lambda: damage(tmp_path / PART / name))
+    with pytest.raises(UserError, match=sentence):
+        predict_large(segmentor, scene, LargeOptions(memory=0, store=tmp_path), progress)

@@ -15,7 +15,7 @@ from xcit_mm.large.tokens.shards import Shards
 from xcit_mm.large.tokens.workspace import Workspace
 
 ODD_SIZES = (161, 75), (66, 129), (97, 97)
-STRIPES = 1, 2, 5, None
+STRIPES = 1, 2, 5
 DTYPES = torch.float64, torch.float32
 
 
@@ -35,20 +35,15 @@ def largest_error(maps: list[np.ndarray], expected: tuple[torch.Tensor, ...]) ->
     return max(relative_error(torch.from_numpy(m).double(), e[0].double()) for m, e in pairs)
 
 
-@pytest.mark.parametrize(
-    ('arch', 'patch_size'),
-    [('n12', 8), *(pytest.param(arch, 16, marks=pytest.mark.slow) for arch in ('n12', 'm24'))],
-)
-def test_streamed_maps_equal_those_of_the_whole_image(arch, patch_size):
-    backbone = random_xcit(arch, patch_size)
+def test_streamed_maps_equal_those_of_the_whole_image():
+    backbone = random_xcit('n12', 8)
     for dtype in DTYPES:
         backbone = backbone.to(dtype)
         tolerance = network_error(backbone, dtype)
-        sizes = ODD_SIZES[:1] if arch == 'm24' else ODD_SIZES  # of which the others show all
-        for size, one in zip(sizes, STRIPES, strict=False):
+        for size, height in zip(ODD_SIZES, STRIPES, strict=True):
             image = torch.randn(3, *size, dtype=dtype)
             expected = whole_maps(backbone, image)
-            for rows in STRIPES if arch == 'n12' else (one, None):
+            for rows in (height, None):
                 maps = stream(backbone, image, rows=rows)
                 assert [m.shape for m in maps] == [e.shape[1:] for e in expected]
                 assert largest_error(maps, expected) <= tolerance, (dtype, size, rows)
@@ -146,8 +141,6 @@ def test_values_that_are_not_finite_are_an_error(name, dtype, sentence):
 def test_what_cannot_be_streamed_is_refused():
     backbone = random_xcit(SMALL, 16, out_indices=(0, 1, 2, 3))
     image = torch.zeros(3, 64, 64)
-    with pytest.raises(ArgumentError, match='rows=0 is not'):
-        stream(backbone, image, rows=0)
     with pytest.raises(ArgumentError, match='at least 17'):
         stream(backbone, image[:, :16])
     with pytest.raises(ArgumentError, match='in training'):

@@ -52,24 +52,20 @@ def compared(backbone: nn.Module, image: Tensor, seed: int = 0, **options) -> tu
     return largest_error(backbone, expected)
 
 
-@pytest.mark.parametrize(
-    ('arch', 'patch_size'),
-    [('n12', 16), *(pytest.param(arch, 8, marks=pytest.mark.slow) for arch in ('n12', 'm24'))],
-)
-def test_gradients_equal_those_of_the_whole_image(arch, patch_size):
+def test_gradients_equal_those_of_the_whole_image():
     torch.manual_seed(1)
-    backbone = XCiT(arch, patch_size, drop_path_rate=0, norm_eval=True).train()
-    rows, columns = (10, 7) if arch == 'n12' else (6, 4)
-    image = torch.randn(3, rows * patch_size + 1, columns * patch_size - 5)
-    heights = dict(n12=(1, 2, 5, None), m24=(3, None))[arch]
-    of_float32 = [] if arch == 'm24' else [(torch.float32, 1e-5, heights[1::2])]
-    for dtype, tolerance, chosen in (*of_float32, (torch.float64, 1e-12, heights)):
+    backbone = XCiT('n12', 16, drop_path_rate=0, norm_eval=True).train()
+    image = torch.randn(3, 161, 107)
+    for dtype, tolerance, heights in (
+        (torch.float32, 1e-5, (2, None)),
+        (torch.float64, 1e-12, (1, 5, None)),
+    ):
         backbone = backbone.to(dtype)
         if dtype == torch.float64:
             randomize(backbone)  # so that each parameter matters
         gradients = whole_gradients(backbone, image.to(dtype))
         expected = taken(backbone)
-        for rows in chosen:
+        for rows in heights:
             stream_backward(backbone, image.to(dtype), gradients, rows=rows)
             assert largest_error(backbone, expected)[0] <= tolerance
 
@@ -169,8 +165,7 @@ def test_with_little_memory_some_inputs_are_computed_again(monkeypatch, tmp_path
     assert not used[-1].folder.exists()
 
 
-@pytest.mark.parametrize('count', [2, 3])
-def test_several_processes_share_an_image(count, tmp_path):
+def test_several_processes_share_an_image(tmp_path, count=3):
     backbone = small_xcit(8, norm_eval=True, drop_path_rate=0.3).double()
     randomize(backbone)
     image = torch.randn(3, 184, 131).double()
@@ -228,7 +223,6 @@ def test_bfloat16_loses_no_more_than_the_whole_image():
         (lambda x: x.image[:, 50, 3].fill_(torch.nan), 'not finite in float32: check the image'),
         (lambda x: x.gradients[1][2, 3].fill_(torch.nan), 'gradients .* are not finite'),
         (lambda x: setattr(x, 'backbone', nn.Identity()), 'only an XCiT can'),
-        (lambda x: setattr(x, 'rows', 0), 'rows=0'),
     ],
 )
 def test_bad_arguments(change, sentence):

@@ -13,14 +13,12 @@ from rasterio.transform import from_origin
 from torch.nn import functional as F
 
 from xcit_mm import load_model
-from xcit_mm.apps.demo.page import _draw
 from xcit_mm.apps.infer.run import infer
 from xcit_mm.large.maps import segment
 from xcit_mm.large.tokens.passes import Passes
 from xcit_mm.predict.large.predict_large import LargeOptions
 from xcit_mm.predict.large.slices import slices_of
 from xcit_mm.predict.results.seams import largest_steps
-from xcit_mm.predict.video import write_video
 from xcit_mm.predict.write.geotiff import write_tiff
 
 PLACE = dict(crs='EPSG:32633', transform=from_origin(500000, 5400000, 0.5, 0.5))
@@ -102,19 +100,8 @@ def test_slices_keep_the_middle_of_what_they_share(model, image):
     assert largest_steps(exact, exact, *borders) == (0, 0)
 
 
-def test_a_killed_run_and_files_give_the_same_heights(model, image, tmp_path):
-    expected = model.predict_large(image).values
-    stored = model.predict_large(image, memory=1024, store=tmp_path)
-    assert np.array_equal(stored.values, expected)
-    stored.workspace.release()  # as a run leaves it that was killed after the last row
-    (path,) = tmp_path.rglob('heights*')
-    assert path.stat().st_size == 4 * expected.size
-    again = model.predict_large(image, memory=1024, store=tmp_path)
-    assert np.array_equal(again.values, expected)
-
-
-@pytest.mark.parametrize('large', [{}, dict(sliced=96, overlap=32)])
-def test_a_scene_becomes_a_geotiff_of_floats(large, weights, model, scene, tmp_path):
+def test_a_scene_becomes_a_geotiff_of_floats(weights, model, scene, tmp_path):
+    large = dict(sliced=96, overlap=32)
     done, problems = infer(
         CONFIG,
         weights,
@@ -158,24 +145,3 @@ def test_nan_is_written_as_no_data(tmp_path):
     with rasterio.open(tmp_path / 'a.tif') as file:
         np.testing.assert_array_equal(file.read(1), values)
         assert file.read(1, masked=True).mask[600:].all()
-
-
-def test_a_video_has_the_heights_of_each_frame(weights, image, tmp_path):
-    with write_video(tmp_path / 'clip.mp4', 8, (160, 120)) as add:
-        for i in range(2):
-            add(np.ascontiguousarray(np.roll(image[:120], 9 * i, axis=1)))
-    out = tmp_path / 'out'
-    assert infer(CONFIG, weights, [str(tmp_path / 'clip.mp4')], out, options=OPTIONS) == (2, [])
-    assert [path.name for path in sorted((out / 'heights/clip').iterdir())] == [
-        '000000.tif',
-        '000001.tif',
-    ]
-    assert (out / 'pictures/clip.mp4').stat().st_size > 0
-
-
-def test_the_demo_shows_the_ends_of_the_scale(model, image):
-    heights = model.predict(image)
-    picture, table = _draw(heights, 0.3, True, True, 0.5)
-    assert np.array_equal(picture, heights.draw(0.5))
-    rows = [[end, f'{x:.4g}'] for end, x in zip(('lowest', 'highest'), heights.limits, strict=True)]
-    assert table.value['data'] == rows

@@ -10,7 +10,6 @@ import shapely
 from rasterio import Affine
 from rasterio.crs import CRS
 
-from xcit_mm.large.files.crs_names import crs_name
 from xcit_mm.predict.write.geojson import write_geojson
 from xcit_mm.predict.write.geopackage import write_geopackage
 from xcit_mm.predict.write.geotiff import write_tiff
@@ -60,9 +59,3 @@ def test_the_system_of_an_earlier_image_is_removed(tmp_path):
             assert file.crs == crs
     write_tiff(path, values, dict(transform=PLACE))
     assert [*tmp_path.iterdir()] == [path]
-
-
-def test_names_in_messages_are_those_of_the_system():
-    names = [crs_name(CRS.from_user_input(text)) for text in SYSTEMS.values()]
-    assert names[0] == 'EPSG:32632' and len(set(names)) == len(names)
-    assert not any(name.startswith('EPSG') for name in names[1:])

@@ -24,7 +24,7 @@ from xcit_mm.data.transforms.label_images import LoadLabels
 from xcit_mm.data.transforms.multiband import LoadMultiband
 from xcit_mm.large.files.image_views import RGBImage
 from xcit_mm.large.files.open_image import image_size, open_image
-from xcit_mm.large.labels.polygon_masks import polygons_of
+from xcit_mm.large.labels.masks import polygons_of
 from xcit_mm.predict.large.open_scene import SceneOptions, open_scene
 from xcit_mm.predict.sources import to_rgb
 
@@ -114,7 +114,6 @@ PLACED = [*ORIENTED, (33550, 'd', 3, (0.5, 0.5, 0), True)]
 # The writer of each kind, and the RGB image.
 KINDS: dict[str, tuple[Writer, np.ndarray]] = {
     'RGB': (tiff(PHOTO, photometric='rgb'), PHOTO),
-    'planar RGB': (tiff(PHOTO, photometric='rgb', planarconfig='separate'), PHOTO),
     'tiles and levels': (
         of_gdal(PHOTO, levels=True, tiled=True, blockxsize=16, blockysize=16, **PLACE),
         PHOTO,
@@ -122,30 +121,18 @@ KINDS: dict[str, tuple[Writer, np.ndarray]] = {
     'BigTIFF': (tiff(PHOTO, photometric='rgb', bigtiff=True), PHOTO),
     'big-endian, 16 bits': (tiff(WIDE, photometric='rgb', byteorder='>'), PHOTO),
     'a stack of three bands': (tiff(PHOTO, **STACK), PHOTO),
-    'a planar stack': (
-        tiff(PHOTO, photometric='minisblack', planarconfig='separate'),
-        PHOTO,
-    ),
     'a stack of GDAL': (of_gdal(PHOTO, photometric='minisblack'), PHOTO),
     '16 bits of GDAL': (of_gdal(WIDE), PHOTO),
     '12 bits of GDAL': (of_gdal(WIDE >> 4, nbits=12), PHOTO),
     'gray': (tiff(GRAY), GRAY),
-    '16-bit gray': (tiff(WIDE[..., :1]), GRAY),
     'white is 0': (tiff(255 - GRAY, photometric='miniswhite'), GRAY),
-    'white is 0, 16 bits': (tiff(65535 - WIDE[..., :1], photometric='miniswhite'), GRAY),
     'one bit': (of_gdal(BITS, nbits=1), BITS * 255),
-    'one bit, white is 0': (of_gdal(1 - BITS, nbits=1, photometric='miniswhite'), BITS * 255),
     'four bits': (of_gdal(GRAY >> 4, nbits=4), (GRAY >> 4) * 17),
     'palette': (of_gdal(GRAY, palette=COLORS, photometric='palette'), COLORS[GRAY[..., 0]]),
-    'palette of four bits': (
-        of_gdal(GRAY >> 4, palette=COLORS[:16], photometric='palette', nbits=4),
-        COLORS[GRAY[..., 0] >> 4],
-    ),
     'opacity': (tiff(FOUR, photometric='rgb', extrasamples=['unassalpha']), PHOTO),
     'premultiplied opacity': (tiff(FOUR, photometric='rgb', extrasamples=['assocalpha']), PHOTO),
     'another band': (tiff(FOUR, photometric='rgb', extrasamples=['unspecified']), PHOTO),
     'infrared that GDAL calls opacity': (of_gdal(FOUR), PHOTO),
-    '16-bit RGB and infrared': (of_gdal(FOUR.astype('u2') * 257), PHOTO),
     'gray with opacity': (
         of_gdal(BANDS[..., :2], photometric='minisblack', alpha='yes'),
         GRAY,
@@ -179,14 +166,6 @@ KINDS: dict[str, tuple[Writer, np.ndarray]] = {
 REFUSED: dict[str, tuple[Writer, str]] = {
     'two bands': (tiff(BANDS[..., :2], **STACK), 'has 2 channels, but the model needs 3'),
     'floats': (tiff(PHOTO.astype('f4'), photometric='rgb'), 'type float32, .* --range LOW,HIGH'),
-    'signed': (of_gdal(PHOTO.astype('i2')), 'values of type int16, but the model needs uint8'),
-    '32 bits': (tiff(PHOTO.astype('u4'), photometric='rgb'), 'values of type uint32'),
-    '16-bit CMYK': (
-        tiff(FOUR.astype('u2'), photometric='separated', planarconfig='contig'),
-        r'has colors \(photometric 5, .* convert it to RGB',
-    ),
-    '16-bit Lab': (tiff(WIDE, photometric='cielab'), r'has colors \(photometric 8'),
-    'sensor': (tiff(GRAY, photometric='cfa'), r'has colors \(photometric 32803'),
     'turned CMYK': (of_pillow(PHOTO, 'CMYK', tiffinfo={ORIENTATION: 6}), 'orientation 6'),
 }
 
@@ -215,21 +194,7 @@ def test_every_path_reads_the_colors_that_were_written(kind, tmp_path):
     assert image_size(str(path)) == image.shape[:2] == converted_size(path)[::-1]
 
 
-def test_polygons_lie_in_the_full_pixels_of_a_turned_image_at_a_level(tmp_path):
-    stored = np.zeros((64, 128, 3), np.uint8)
-    tags = dict(photometric='rgb', tile=(16, 16), extratags=[(ORIENTATION, 'H', 1, 6, True)])
-    with tifffile.TiffWriter(path := tmp_path / 'a.tif') as file:
-        file.write(stored, **tags)
-        file.write(stored[::2, ::2], subfiletype=1, **tags)
-    region = tmp_path / 'region.geojson'
-    region.write_text(json.dumps(shapely.geometry.mapping(shapely.box(16, 40, 48, 120))))
-    for level, box in ((0, (16, 40, 48, 120)), (1, (8, 20, 24, 60))):
-        source = open_image(path, str, 3, level=level)
-        assert polygons_of(region, source).box == Window.around(box, source.shape[:2])
-
-
-@pytest.mark.parametrize('sidecar', ['.wld', '.aux.xml'])
-@pytest.mark.parametrize('suffix', ['.tif', '.png'])
+@pytest.mark.parametrize(('suffix', 'sidecar'), [('.tif', '.wld'), ('.png', '.aux.xml')])
 def test_an_image_that_a_sidecar_places_is_not_turned(suffix, sidecar, tmp_path):
     exif = Image.Exif()
     exif[ORIENTATION] = 6
@@ -258,7 +223,7 @@ def test_an_image_that_a_sidecar_places_is_not_turned(suffix, sidecar, tmp_path)
     assert image_size(str(path)) == (HEIGHT, WIDTH) == converted_size(path)[::-1]
 
 
-@pytest.mark.parametrize('kind', ['blue, green, red', 'orientation 6', 'palette', 'white is 0'])
+@pytest.mark.parametrize('kind', ['blue, green, red', 'orientation 6', 'palette'])
 def test_a_file_by_address_and_a_mosaic_have_the_same_colors(kind, tmp_path):
     write, image = KINDS[kind]
     write(path := tmp_path / 'a.tif')
@@ -315,11 +280,8 @@ BANDED = {
     'palette': GRAY,
     'one bit': BITS,
     'floats': PHOTO,
-    'signed': PHOTO,
     'two bands': BANDS[..., :2],
-    'compressed by lerc': PHOTO,
     'orientation 6': turned(6),
-    'orientation and place': PHOTO,
 }
 
 
@@ -347,15 +309,6 @@ def test_the_opacity_of_an_ome_tiff_is_no_channel(tmp_path):
         assert source.shape == PHOTO.shape
         np.testing.assert_array_equal(source.read(frame), PHOTO)
         np.testing.assert_array_equal(source.valid(frame), image[..., 3] > 0)
-
-
-def test_channels_in_pages_of_an_ome_tiff_are_no_gray_image(tmp_path):
-    path = tmp_path / 'a.ome.tif'
-    tifffile.imwrite(path, np.moveaxis(PHOTO, -1, 0), photometric='minisblack', ome=True)
-    scene = scene_of(path)
-    np.testing.assert_array_equal(scene.read(whole(scene.shape[:2])), PHOTO)
-    with pytest.raises(BadImageError, match=r'whose channels are pages: predict it with --str'):
-        decode(path.read_bytes())
 
 
 def test_the_levels_of_an_image_are_turned_with_it(tmp_path):
@@ -394,3 +347,25 @@ def test_pages_name_no_other_file(tmp_path):
     tiff(GRAY, extratags=[(42112, 's', 0, metadata, True)])(path := tmp_path / 'a.tif')
     with pytest.raises(BadImageError):
         LoadMultiband(2).decode(path.read_bytes())
+
+
+def test_polygons_lie_in_the_full_pixels_of_a_turned_image_at_a_level(tmp_path):
+    stored = np.zeros((64, 128, 3), np.uint8)
+    tags = dict(photometric='rgb', tile=(16, 16), extratags=[(ORIENTATION, 'H', 1, 6, True)])
+    with tifffile.TiffWriter(path := tmp_path / 'a.tif') as file:
+        file.write(stored, **tags)
+        file.write(stored[::2, ::2], subfiletype=1, **tags)
+    region = tmp_path / 'region.geojson'
+    region.write_text(json.dumps(shapely.geometry.mapping(shapely.box(16, 40, 48, 120))))
+    for level, box in ((0, (16, 40, 48, 120)), (1, (8, 20, 24, 60))):
+        source = open_image(path, str, 3, level=level)
+        assert polygons_of(region, source).box == Window.around(box, source.shape[:2])
+
+
+def test_channels_in_pages_of_an_ome_tiff_are_no_gray_image(tmp_path):
+    path = tmp_path / 'a.ome.tif'
+    tifffile.imwrite(path, np.moveaxis(PHOTO, -1, 0), photometric='minisblack', ome=True)
+    scene = scene_of(path)
+    np.testing.assert_array_equal(scene.read(whole(scene.shape[:2])), PHOTO)
+    with pytest.raises(BadImageError, match=r'whose channels are pages: predict it with --str'):
+        decode(path.read_bytes())

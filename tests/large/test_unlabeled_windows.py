@@ -1,6 +1,5 @@
 """Windows of large images without labels: what they show, their order, and what is refused."""
 
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +9,8 @@ import pytest
 import rasterio
 from mmengine.registry import DATASETS, DefaultScope
 
-from xcit_mm import UserError
 from xcit_mm.base.environment import require_framework
 from xcit_mm.base.geometry import Window
-from xcit_mm.data.datasets.samples import SampleRequest, TrainingSamples
-from xcit_mm.data.transforms.decode import SampleError
 from xcit_mm.large.data.read_window import ReadWindow
 
 SIZES = {'a': (150, 211), 'inside/b': (60, 64)}
@@ -84,45 +80,11 @@ def test_the_pipeline_of_a_pretraining_crops_the_windows(root):
     assert large.isfinite().all() and large.std() > 100
 
 
-def test_windows_follow_from_the_position_in_the_run(root, drawn):
-    first = TrainingSamples(build(root, pipeline=[WHOLE[0], CROPS, WHOLE[1]]))
-    requests = [SampleRequest(i % 3, (0, 0, i, 1)) for i in range(8)]
-    expected = [first[request][0]['inputs'][1] for request in requests]
-    windows = drawn.copy()
-    assert len({repr(window) for window in windows}) > 5
-    second = pickle.loads(pickle.dumps(first))  # as for a data worker
-    drawn.clear()
-    for i in (6, 1, 7, 0):
-        assert second[requests[i]][0]['inputs'][1].equal(expected[i])
-    assert drawn == [windows[i] for i in (6, 1, 7, 0)]
-
-
 def test_the_scenes_are_whole_images_for_statistics(root):
     scenes = build(root).scenes()
     assert [scenes[i]['img'].shape for i in range(len(scenes))] == [
         (*size, 5) for size in SIZES.values()
     ]
-
-
-def test_a_scene_without_data_is_a_bad_sample(root):
-    with rasterio.open(root / 'a.tif', 'r+') as file:
-        file.write(np.zeros((5, *SIZES['a']), np.uint16))
-    (root / 'inside/b.tif').unlink()
-    with pytest.raises(SampleError) as bad:
-        build(root)[0]
-    assert bad.value.file == str(root / 'a.tif')
-
-
-def test_scenes_that_cannot_be_used_are_refused(root):
-    with pytest.raises(UserError) as refused:
-        build(root, img_suffix='.vrt')
-    assert str(refused.value) == (
-        f'{root} has no images *.vrt: set their folder in data_prefix and their suffix in '
-        'img_suffix'
-    )
-    (root / 'a.tif').write_bytes(b'II*')
-    with pytest.raises(UserError, match=r'a\.tif cannot be opened \(RasterioIOError'):
-        build(root)
 
 
 def test_neither_mmdet_nor_mmseg_is_imported():

@@ -10,7 +10,6 @@ import rasterio
 import tifffile
 from helpers.processes import in_child
 from helpers.tiff import write_tiff
-from helpers.virtual_rasters import virtual_raster
 from PIL import Image
 
 from xcit_mm.base.geometry import Window
@@ -56,18 +55,6 @@ def test_windows_of_each_format(name, image, segmentor, tmp_path):
     assert np.array_equal(sent.read(WINDOW), image[tuple(WINDOW)])
     assert sent.identity() == source.identity()
     assert source.georeference == {}
-
-
-def test_an_address_is_downloaded(image):
-    source = open_image('https://example.org/a.jp2?b=c.tif', lambda address: image)
-    assert np.array_equal(source.read(WINDOW), image[tuple(WINDOW)])
-
-
-def test_a_pyramid_is_read_at_its_full_size(image, segmentor, tmp_path):
-    path = write(tmp_path / 'a.tif', image)
-    with rasterio.open(path, 'r+') as file:
-        file.build_overviews([2, 4])
-    assert np.array_equal(open_image(path, segmentor.read).read(WINDOW), image[tuple(WINDOW)])
 
 
 def test_an_image_is_normalized_as_by_the_preprocessor(image, full_size_segmentor):
@@ -137,15 +124,14 @@ def test_the_files_of_a_slide_are_read_in_its_folder(image, segmentor, tmp_path)
         assert np.abs(pixels.astype(int) - expected[tuple(WINDOW)]).mean() < 2
 
 
-@pytest.mark.parametrize('name', ['bands.tif', 'planar.tif', 'bands.npy'])
+@pytest.mark.parametrize('name', ['bands.tif', 'bands.npy'])
 def test_bands_that_a_model_does_not_need_take_no_memory(segmentor, tmp_path, name):
     path = tmp_path / name
     if path.suffix == '.npy':
         np.lib.format.open_memmap(path, 'w+', np.uint8, (1024, 1024, 1000)).flush()
     else:
-        interleave = 'pixel' if name == 'bands.tif' else 'band'
         options = dict(width=1024, height=1024, count=1000, dtype='uint8', tiled=True)
-        options |= dict(sparse_ok=True, compress='deflate', interleave=interleave)
+        options |= dict(sparse_ok=True, compress='deflate', interleave='pixel')
         rasterio.open(path, 'w', 'GTiff', **options).close()
 
     def read() -> None:
@@ -173,35 +159,11 @@ def test_wide_strips_are_read_in_rows_that_are_kept(image, segmentor, tmp_path, 
     streamed = segmentor.predict_large(tmp_path / 'a.tif')
     assert max(heights) <= 100
     assert np.array_equal(streamed.labels, expected.labels)
-    assert np.array_equal(streamed.picture, expected.picture)
+    assert np.array_equal(streamed.image, expected.image)
 
 
-def write_mosaic(path: Path, image: np.ndarray) -> None:
-    """Write two tiles and a virtual raster of them."""
-    for number, columns in enumerate((slice(0, 80), slice(80, None))):
-        place = dict(crs='EPSG:32632', transform=rasterio.Affine(1, 0, columns.start, 0, -1, 0))
-        write(path.with_name(f'{number}.tif'), image[:, columns], **place)
-    virtual_raster(path, 'side_by_side')
-
-
-def write_zarr(path: Path, image: np.ndarray) -> None:
-    zarr = pytest.importorskip('zarr')  # it needs Python 3.11
-    array = zarr.create_array(path, shape=image.shape, dtype='u1', chunks=(50, 50, 3))
-    array[:] = image
-
-
-SEVERAL_FILES = {
-    'a.vrt': write_mosaic,
-    'a.zarr': write_zarr,
-    'a.ome.tif': lambda path, image: tifffile.imwrite(
-        path, np.moveaxis(image, -1, 0), photometric='minisblack', metadata=dict(axes='CYX')
-    ),
-}
-
-
-@pytest.mark.parametrize('name', SEVERAL_FILES)
-def test_a_scene_of_several_files_is_predicted_as_an_array(name, image, segmentor, tmp_path):
-    SEVERAL_FILES[name](tmp_path / name, image)
-    prediction = segmentor.predict_large(tmp_path / name)
-    assert np.array_equal(prediction.labels, segmentor.predict_large(image).labels)
-    assert ('crs' in prediction.georeference) == (name == 'a.vrt')
+def test_a_pyramid_is_read_at_its_full_size(image, segmentor, tmp_path):
+    path = write(tmp_path / 'a.tif', image)
+    with rasterio.open(path, 'r+') as file:
+        file.build_overviews([2, 4])
+    assert np.array_equal(open_image(path, segmentor.read).read(WINDOW), image[tuple(WINDOW)])

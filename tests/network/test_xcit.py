@@ -192,13 +192,13 @@ def test_out_indices_layer_scale_and_drop_path_have_the_published_values_and_are
 
 @pytest.mark.parametrize('with_cp, bound', [(False, 14), (True, 5)])
 def test_what_is_kept_for_the_backward_pass(with_cp, bound):
-    """Floats per token, channel and layer of s12/8 at 512x512; timm's XCiT keeps 27.7.
+    """Floats per token, channel and layer of n12/8 at 512x512; timm's XCiT keeps 27.7.
 
     With ``with_cp``, those that the backward pass recomputes for a layer stay within the bound.
     """
-    model = XCiT('s12', 8, drop_path_rate=0.0, with_cp=with_cp)
+    model = XCiT('n12', 8, drop_path_rate=0.0, with_cp=with_cp)
     image = torch.randn(1, 3, 512, 512)
-    unit = 64 * 64 * 384 * 12 * 4
+    unit = 64 * 64 * 128 * 12 * 4
     kept = held_bytes(lambda: model(image)) / unit
     assert 1 < kept + with_cp * 14 / 12 <= bound
 
@@ -340,17 +340,15 @@ def test_both_frameworks_build_it_from_a_config(framework):
     [
         (dict(arch='b12'), r"'b12'.*'n12'.*'l24'"),
         (dict(arch=dict(embed_dim=64)), 'embed_dim.*num_heads'),
-        (dict(arch=SMALL | dict(depth='6')), r"'depth': '6'.*integers > 0"),
         (dict(arch=SMALL | dict(embed_dim=36)), 'multiple of 8'),
         (dict(arch=SMALL | dict(depth=6, num_heads=5)), 'num_heads=5'),
-        (dict(arch=SMALL | dict(depth=3)), r'ascending layers in 0\.\.2'),
         (dict(patch_size=14), r'14.*\(8, 16\)'),
         (dict(out_indices=(3, 5, 7)), r'\(3, 5, 7\).*4 ascending layers in 0\.\.11'),
         (dict(out_indices=(5, 3, 7, 11)), 'ascending'),
-        (dict(out_indices=(0, 'a', 2, 3)), "'a'.*ascending"),
         (dict(drop_path_rate=1.5), r'1\.5.*\[0, 1\)'),
         (dict(frozen_stages=13), r'13.*-1\.\.12'),
         (dict(start_level=4), r'start_level=4 .*0\.\.3'),
+        (dict(in_channels=3.0), 'is not a positive integer'),
     ],
 )
 def test_a_wrong_argument_is_named_with_the_valid_choices(kwargs, message):

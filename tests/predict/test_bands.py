@@ -124,10 +124,7 @@ def test_a_folder_of_tiffs_is_predicted_and_what_does_not_fit_is_named(
     ('image', 'message'),
     [
         (np.zeros((40, 40, 3)), r'\(40, 40, 3\) .*: 3 instead of channels=13'),
-        (np.zeros((BANDS, 40, 40)), '40 instead of channels=13'),
-        (np.zeros((40, 40)), r'shape \(40, 40\) cannot be used: .* 1 instead of'),
         (np.full((40, 40, BANDS), np.nan), 'NaN or infinite'),
-        (np.zeros((40, 40, BANDS), complex), 'are not real numbers: complex128'),
         ('gone.tif', r'gone\.tif does not exist'),
     ],
 )

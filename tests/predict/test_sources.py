@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from xcit_mm import UserError
-from xcit_mm.base.progress import ImageProgress
 from xcit_mm.predict import sources
 from xcit_mm.predict.sources import (
     MAX_NAME,
@@ -38,9 +37,7 @@ EARLIER = 'pictures/b.jpg', 'labels/b.png', 'earlier_1/pictures/b.jpg'
         ('b.jpg *.jpg below/../b.jpg .', 'out', (), 'b a clip below/b below/c'),  # each file once
         ('b.jpg below/b.jpg B.png below.mp4 below', 'out', SAME, 'b b_2 B_3 below c'),
         ('below.mp4 .', 'out', SAME, 'below_2 B a b_2 clip below/b below/c'),
-        ('*.jpg', 'nowhere', (), 'b'),
         ('**/*.jpg', 'nowhere', (), 'b b_2 e'),
-        ('b*', 'nowhere', (), 'b b_2 c'),
         ('notes.txt gone.jpg a[1].jpg', 'out', ['a[1].jpg'], 'notes gone a[1]'),
         ('.', '.', EARLIER, f'{ALL} out/pictures/e'),
         ('*', '.', EARLIER, 'a b b_2 c clip notes pictures/e'),
@@ -90,16 +87,11 @@ def test_scenes_and_slides_in_folders_are_one_image_each(tmp_path, monkeypatch):
 
 
 def test_scenes_that_are_only_read_by_windows_name_the_option(tmp_path):
-    (tmp_path / 'b.zarr').mkdir()
-    for name in ('a.vrt', 'a.SVS', 'a.npy', 'b.zarr'):
-        if name != 'b.zarr':
-            (tmp_path / name).touch()
-        with pytest.raises(UserError) as error:
+    (tmp_path / 'a.zarr').mkdir()
+    (tmp_path / 'a.SVS').touch()
+    for name in ('a.zarr', 'a.SVS'):
+        with pytest.raises(UserError, match=rf'{name} is read window by window: add --stream'):
             read_image(str(tmp_path / name))
-        sentence = 'is read window by window: add --stream (predict_large)'
-        assert str(error.value) == f'{tmp_path / name} {sentence}'
-    with pytest.raises(UserError, match=r'none.svs does not exist'):
-        read_image(str(tmp_path / 'none.svs'))
 
 
 def test_the_name_of_a_url_stays_in_the_folder():
@@ -119,12 +111,9 @@ def test_the_name_of_a_url_stays_in_the_folder():
         ('tiles/a.tif', 'a'),
         ('tiles', 'tiles'),
         ('tiles/*.tif', 'tiles'),
-        ('tiles/**/[ab]/*.tif', 'tiles'),
         ('*.tif', 'scene'),
         ('..', 'scenes'),
-        ('tiles/..', 'scene'),
         ('[a].tif', '[a]'),  # a file
-        ('/', 'image'),
         (r'C:\a|b.tif', 'C__a_b'),  # no name on Windows
         ('CON.backup.tif', '_CON.backup'),
         (f'{"a" * 200}.tif', 'a' * MAX_NAME),
@@ -164,7 +153,6 @@ def test_a_written_video_is_read(tmp_path, size, shape):  # without the last pix
 @pytest.mark.parametrize(
     'content',
     [
-        'hello',
         '#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nprivate.mp4\n#EXT-X-ENDLIST\n',
         'ffconcat version 1.0\nfile private.mp4\n',
     ],
@@ -176,10 +164,9 @@ def test_a_file_that_is_not_a_video_is_an_error_and_reads_no_other_file(tmp_path
         read_video(str(tmp_path / name))
 
 
-@pytest.mark.parametrize(('suffix', 'codec'), [('avi', 'MJPG'), ('mkv', 'mp4v'), ('wmv', 'WMV2')])
-def test_other_containers_are_read(tmp_path, suffix, codec):
-    path = str(tmp_path / f'a.{suffix}')
-    writer = cv2.VideoWriter(path, cv2.VideoWriter_fourcc(*codec), 10, (64, 48))
+def test_another_container_is_read(tmp_path):
+    path = str(tmp_path / 'a.wmv')
+    writer = cv2.VideoWriter(path, cv2.VideoWriter_fourcc(*'WMV2'), 10, (64, 48))
     for _ in range(5):
         writer.write(np.full((48, 64, 3), 128, np.uint8))
     writer.release()
@@ -205,10 +192,3 @@ def test_videos_that_cannot_be_read_or_written_are_errors_and_leave_nothing(tmp_
     with pytest.raises(OSError, match='cannot write a video of 20000x10 pixels'):
         write_video(tmp_path / 'a.mp4', 10, (20000, 10)).__enter__()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_no_bar_counts_images_where_none_is_left(capsys):
-    with ImageProgress() as progress:
-        progress.expect(1)
-        progress.give_up('broken.png: not an image')
-    assert '0/0' not in capsys.readouterr().err

@@ -13,7 +13,7 @@ from helpers.systems import run, start
 
 from tools import cli
 from xcit_mm.base.files import valid_name
-from xcit_mm.network.weights.cache import is_url
+from xcit_mm.base.http import is_url
 from xcit_mm.train.checkpoints.recipe import PATH
 
 MODES = ('r', 'w', 'a', 'x', 'r+', 'w+')

@@ -116,6 +116,12 @@ def test_the_views_follow_from_the_pipeline_of_the_test(tmp_path):
     assert {'scale_factor', 'flip', 'flip_direction'} <= {*pack.meta_keys}
     assert cfg.default_hooks.tta.model.tta_cfg == dict(nms=cfg.model.test_cfg.nms, max_per_img=300)
 
+    cfg = load_config('configs/mask_rcnn_xcit_s12_16_3x.py', {'draft': True})
+    adapt_for_test(cfg, 'a.pth', tta=True)
+    load, augment, *rest = cfg.test_dataloader.dataset.pipeline
+    assert load.type == 'LoadImage' and 'draft' not in load and not rest
+    assert {resize.type for resize in augment.transforms[0]} == {'Resize'}
+
     cfg = load_config(tmp_path / 'rtmdet.py')
     notes = adapt_for_test(cfg, 'a.pth', tta=True)
     assert notes[-1].startswith('Test-time augmentation: the views of tta_pipeline, merged by Inst')

@@ -35,6 +35,11 @@ SHOWN_SIZE = 2**24  # bytes; smaller downloads show no progress
 HINT = 'download it yourself and name the local file'
 
 
+def is_url(path: str) -> bool:
+    """Return whether a file is named by a web address."""
+    return path.startswith(('http://', 'https://'))
+
+
 class UnreachableError(UserError):
     """The network or the server is down."""
 

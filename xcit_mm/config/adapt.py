@@ -22,7 +22,7 @@ from ..network.weights.pretrained import BACKBONES
 from .aligned_maps import align_maps
 from .image_classes import use_folders_as_classes
 from .replacements import log_line, replace_classes
-from .streaming import predict_in_dtype, stream_in_dtype, use_stream
+from .streaming import DATALOADERS, predict_in_dtype, stream_in_dtype, use_stream
 from .tree import class_name, split_datasets, typed_nodes
 from .tta import use_tta
 
@@ -34,7 +34,6 @@ HOOKS_OF_MMENGINE = {
 }
 IMAGES_SCOPE = 'mmengine'  # of pretraining, distillation and classifiers
 LOGGERS = {'tensorboard': 'TensorBoardHook', 'wandb': 'WandbHook', 'mlflow': 'MLflowHook'}
-DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 # Of a dataloader: a batch_size that is still to be measured, or a num_workers to be counted.
 AUTO = 'auto'
 MAX_WORKERS = 8  # of a loader; each has its own copy of the annotations

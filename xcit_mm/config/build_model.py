@@ -1,28 +1,30 @@
-"""The model of a config to predict, export or count with, and its weights in a file.
+"""The model of a config to predict, export or count with, and the errors of parts of a config.
 
-The runners of training and of tests build their own.
+The runners of training and of tests build their own models.
 """
 
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from mmengine.config import Config
 from mmengine.model.utils import revert_sync_batchnorm
-from mmengine.registry import MODELS, DefaultScope
+from mmengine.registry import MODELS, DefaultScope, build_from_cfg
 from torch import Tensor, nn
 
 from ..base.environment import quiet, require, require_framework, require_one_stack
-from ..base.errors import UserError
+from ..base.errors import ConfigError, UserError, did_you_mean, reason
+from ..base.files import is_disk_full
 from ..network import XCiT
 from ..network.models import ImageXCiT
 from ..network.weights.names import HEAD, detector_state, model_state
 from ..network.weights.pretrained import read_all_safely
 from .aligned_maps import align_maps
-from .config_errors import config_errors
+from .load import READ
 from .replacements import replace_classes
-
-FRAMEWORKS = ('mmdet', 'mmseg')
+from .tree import FRAMEWORKS, registered_names, typed_nodes
 
 
 def build_model(cfg: Config, device: str) -> nn.Module:
@@ -65,5 +67,46 @@ def without_other_heads(
         return name.split('.')[0].endswith(HEAD)
 
     sizes = {name: value.shape for name, value in wanted.items()}
-    kept = {k: v for k, v in state.items() if not is_of_head(k) or sizes.get(k) == v.shape}
-    return kept, {name for name in wanted if is_of_head(name) and name not in kept}
+    fitting = {k: v for k, v in state.items() if not is_of_head(k) or sizes.get(k) == v.shape}
+    return fitting, {name for name in wanted if is_of_head(name) and name not in fitting}
+
+
+@contextmanager
+def config_errors(cfg: Config) -> Iterator[None]:
+    """Name the part of a config in an error of another package that builds it.
+
+    All other errors pass unchanged.
+
+    Raises:
+        UserError: If a part has a type that no package registers.
+        ConfigError: If a part cannot be built. The error of the package is its ``__cause__``.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        place, build = _part_being_built(cfg, error)
+        if place is None or is_disk_full(error):
+            raise
+        kind, registry = build['cfg']['type'], build['registry']
+        if isinstance(error, KeyError) and f'{kind} is not in the ' in str(error):
+            hint = did_you_mean(kind, registered_names(registry)) or ': check custom_imports'
+            problem = f'{place} has type={kind!r}, which no package registers{hint}'
+            raise UserError(f'the config {cfg.filename}: {problem}') from error
+        raise ConfigError(f'the config {cfg.filename}: {place}: {reason(error)}') from error
+
+
+def _part_being_built(cfg: Config, error: Exception) -> tuple[str | None, dict[str, Any]]:
+    """Return the place of the innermost part in a traceback of mmengine's ``build_from_cfg``.
+
+    Also returns the local values of that call. Without such a part, the place is None.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    calls = [frame.f_locals for frame in frames if frame.f_code is build_from_cfg.__code__]
+    for call in reversed(calls):
+        for place, part in typed_nodes({name: cfg[name] for name in cfg if name in READ}):
+            # mmdet adds arguments to some parts.
+            if all(call['cfg'].get(name) == value for name, value in part.items()):
+                return place, call
+    return None, {}

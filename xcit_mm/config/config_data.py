@@ -21,9 +21,8 @@ from ..base.errors import UserError, one_line, reason
 from ..base.files import read_regular
 from ..base.version import __version__
 from ..network.weights.hub import CONFIG, find_file
-from .tree import class_name, nodes, pipeline_of_test_set, registered_names
+from .tree import FRAMEWORKS, class_name, nodes, pipeline_of_test_set, registered_names
 
-FRAMEWORKS = ('mmdet', 'mmseg')
 KEYS = {
     'xcit_mm': str,
     'default_scope': str,

@@ -19,13 +19,8 @@ def use_folders_as_classes(cfg: Config) -> list[str]:
     The folders of the training images are the classes, also of a validation that lacks some. Edits
     ``cfg`` and returns sentences for the log.
     """
-    datasets = {split: split_datasets(cfg, split) for split in SPLITS}
-    named = [
-        dataset
-        for of_split in datasets.values()
-        for dataset in of_split
-        if class_name(dataset.get('type')) == DATASET
-    ]
+    datasets = [dataset for split in SPLITS for dataset in split_datasets(cfg, split)]
+    named = [dataset for dataset in datasets if class_name(dataset.get('type')) == DATASET]
     if class_name((cfg.get('model') or {}).get('type')) != MODEL or not named:
         return []
     source = next((dataset for dataset in named if _folder(dataset).is_dir()), None)

@@ -74,6 +74,7 @@ def load_config(
         path = find_config(path)
         cfg = _read(path)
     _apply(dict(options or {}), cfg, path)
+    _require_spelled(cfg, path)
     cfg.launcher = launcher
     cfg.work_dir = work_dir or cfg.get('work_dir') or str(Path('work_dirs') / Path(path).stem)
     return cfg
@@ -164,6 +165,13 @@ def _require_name(option: str, cfg: Config, path: Path) -> None:
         if not isinstance(node, dict):
             break
         existing = {*node.keys(), *(LIMITS if is_loop else ())}
+
+
+def _require_spelled(cfg: Config, path: Path) -> None:
+    """Refuse names that resemble a part of a run, because mmengine would ignore them."""
+    for name in cfg.keys() - READ:
+        if hint := did_you_mean(name, RUNNER_ARGUMENTS, cutoff=0.91):
+            raise UserError(f'the config {path} has {name}, which nothing reads{hint}')
 
 
 def _merge(options: dict[str, Any], cfg: Config, path: Path) -> None:

@@ -1,20 +1,19 @@
 """The checks of a config before a run: the mistakes that are made most often.
 
 Nothing is built and nothing is edited. All other mistakes are errors of the package that builds the
-part (:mod:`~.config_errors`).
+part (:func:`~.build_model.config_errors`).
 """
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
 from mmengine.utils import is_seq_of
 
-from ..base.environment import BUILT_ON, require, require_framework
-from ..base.errors import UserError, did_you_mean
+from ..base.environment import require, require_framework
+from ..base.errors import UserError
 from ..base.launchers import LAUNCHERS
 from ..base.run_files import require_checkpoints
 from ..network.archs import ARCHS
@@ -26,9 +25,9 @@ from .streaming import is_streamed
 from .tree import class_name, dataset_class, default_of, dicts, split_datasets, typed_nodes
 
 REQUIRED = {
-    'train': ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
-    'test': ('model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
-    'prediction': ('model', 'test_dataloader'),
+    'train': ('default_scope', 'model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
+    'test': ('default_scope', 'model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
+    'prediction': ('default_scope', 'model', 'test_dataloader'),
 }
 SPLITS = {'train': ('train', 'val'), 'test': ('test',)}
 # Other heads may predict something else than the classes of the dataset: words, stuff, edges.
@@ -51,7 +50,6 @@ GENERIC_HELP = "point to it with --cfg-options data_root=DIR or in the config's 
 def check(cfg: Config, task: str) -> None:
     """Check what a run ('train' or 'test') needs, from the quickest check to the slowest."""
     require_parts(cfg, task)
-    _require_framework_name(cfg)
     _require_launcher(cfg.launcher)
     check_channels(cfg)
     _check_stream(cfg, SPLITS[task])
@@ -143,15 +141,6 @@ def check_classes(cfg: Config, splits: Sequence[str]) -> None:
             if 'thing_classes' in info:  # the heads of a panoptic model share the classes
                 counted = {THINGS: info['thing_classes'], STUFF: info['stuff_classes']}
             _check_heads(cfg.model, counted, split)
-
-
-def _require_framework_name(cfg: Config) -> None:
-    scope = cfg.get('default_scope')
-    if not isinstance(scope, str) or (scope not in BUILT_ON and find_spec(scope) is None):
-        raise UserError(
-            f'the config {cfg.filename}: default_scope={scope!r} is not one of '
-            f'{", ".join(BUILT_ON)}{did_you_mean(str(scope), BUILT_ON)}'
-        )
 
 
 def _require_launcher(launcher: str) -> None:

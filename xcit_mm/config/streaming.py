@@ -13,7 +13,7 @@ from ..base.sizes import bytes_of
 from .tree import class_name
 
 DEFAULTS = dict(memory=None, store=None, shared=False, train=True)
-LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 WRAPPER = 'StreamedModel'
 # Samplers whose order all processes can share.
 SHAREABLE = ('DefaultSampler', 'InfiniteSampler', 'SharedSampler')
@@ -56,7 +56,7 @@ def use_stream(cfg: Config) -> list[str]:
         )
     cfg.model_wrapper_cfg = dict(type=WRAPPER, **values)
     cfg.default_hooks.room = dict(type='RoomCheckHook')
-    loaders = LOADERS if values['train'] else LOADERS[1:]
+    loaders = DATALOADERS if values['train'] else DATALOADERS[1:]
     if not values['train']:
         notes = ['Whole images are streamed in evaluations; training computes what is loaded.']
         if cfg.get('find_unused_parameters'):

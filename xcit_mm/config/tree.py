@@ -11,6 +11,7 @@ from ..base.environment import quiet
 from ..base.errors import UserError
 
 CONTAINERS = (dict, list, tuple)
+FRAMEWORKS = ('mmdet', 'mmseg')
 
 
 def nodes(node: Any, place: str = '') -> Iterator[tuple[str, Any]]:
@@ -113,8 +114,8 @@ def registered_class(kind: Any, scope: str) -> Any:
     for registry in registries if isinstance(kind, str) else ():
         # mmengine warns about registries that a package does not have.
         with quiet(), registry.switch_scope_and_registry(scope) as of_scope:
-            if (found := of_scope.get(kind)) is not None:
-                return found
+            if (cls := of_scope.get(kind)) is not None:
+                return cls
     return kind
 
 

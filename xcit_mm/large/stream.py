@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +15,8 @@ from ..base.processes import all_processes, cpu_group, digest_of_module, require
 from ..network import XCiT
 from .maps.lazy import LazyMap
 from .maps.streamed_maps import Pyramid
-from .tokens.backward import TrainedPasses, accumulate, added_up, new_gradients, workspace_of
+from .tokens.backward import TrainedPasses, accumulate, new_gradients, pass_back
 from .tokens.passes import Image, Passes
-from .tokens.tape import Tape
 from .tokens.workspace import Demand, open_workspace
 
 # Pixels of the image whose part of a map is computed at a time: few enough for the cache of a CPU,
@@ -74,21 +74,19 @@ def stream_backward(
             raise ArgumentError(
                 f'the gradients have the shapes {passed}, but the maps have {shapes}'
             )
-        with workspace_of(passes, memory, store):
-            passes.run()
-            tape, of_levels = Tape(), passes.gradients()
-            maps = Pyramid(passes, tape, of_levels).maps
-            parameters = [p for level in backbone.levels for m in level[2:] for p in m.parameters()]
-            with added_up([p for p in parameters if p.requires_grad], passes.shards):
-                for level, gradient, window in zip(maps, gradients, own, strict=True):
-                    _read_back(level, gradient, window, tape, passes.scale)
-            for of_level in of_levels:
-                of_level.settle()
-            passes.backward(of_levels)
+
+        def read_back(*leaves: Any) -> None:
+            maps = Pyramid(passes, *leaves).maps
+            for level, gradient, window in zip(maps, gradients, own, strict=True):
+                _read_back(level, gradient, window, passes.scale)
+
+        parameters = [p for level in backbone.levels for m in level[2:] for p in m.parameters()]
+        parameters = [p for p in parameters if p.requires_grad]
+        pass_back(passes, parameters, read_back, memory, store)
     accumulate(trained, added)
 
 
-def _read_back(level: LazyMap, gradient: np.ndarray, own: Window, tape: Tape, scale: int) -> None:
+def _read_back(level: LazyMap, gradient: np.ndarray, own: Window, scale: int) -> None:
     """Pass the gradient of a map back to the tokens, window by window."""
     for window in tiles(own, tuple(n * math.isqrt(scale) for n in BACKWARD_TILE)):
         values = level.read(window)
@@ -98,7 +96,7 @@ def _read_back(level: LazyMap, gradient: np.ndarray, own: Window, tape: Tape, sc
         if not part.isfinite().all():
             raise UserError('the gradients of the maps have values that are not finite')
         values.backward(part[None].to(values))
-        tape.collect()
+        level.tape.collect()
 
 
 @torch.inference_mode()

@@ -36,8 +36,7 @@ def segment(model: nn.Module, data: dict[str, Any]) -> list[Tensor]:
     mmseg resizes the scores of all classes to the size of the image. That needs 14 GB for 150
     classes and 24 megapixels. Here, only the scores that can win somewhere are resized; see
     :mod:`xcit_mm.large.maps.resized_labels`. Sliding windows and segmentors with their own
-    inference are
-    left to mmseg.
+    inference are left to mmseg.
     """
     from ..network.models.aligned_segmentors import AlignedSegmentor
 

@@ -267,22 +267,21 @@ def image_reader(
 
     ``images`` is ``meta['images']`` of the file at ``path``, and ``ratio`` of :class:`ImageReader`.
     """
-    if mean is None:
-        mean = images.get('mean') or (MEAN if channels == RGB else None)
-    if std is None:
-        std = images.get('std') or (STD if channels == RGB else None)
-    if mean is None or std is None:
+    about = dict(bands=dict(channels=channels), bgr_to_rgb=False, size=SIZE)
+    if channels == RGB:
+        about |= dict(bands=None, bgr_to_rgb=True, mean=MEAN, std=STD)
+    for values in (images, dict(mean=mean, std=std, size=size)):
+        about |= {name: value for name, value in values.items() if value is not None}
+    if not about.keys() >= {'mean', 'std'}:
         raise UserError(
             f'{path} does not say how images of {channels} channels are normalized: name mean= and '
             'std= of Embedder (--mean and --std of tools/probe.py and tools/embed.py), with a '
             'number for each channel'
         )
-    described = images.get('bands') or (None if channels == RGB else dict(channels=channels))
-    arguments = {k: v for k, v in (described or {}).items() if k != 'type'}
-    bands = None if described is None else LoadMultiband(**arguments)
-    bgr_to_rgb = images.get('bgr_to_rgb', channels == RGB)
+    bands = about['bands']
+    if bands is not None:
+        bands = LoadMultiband(**{name: bands[name] for name in bands if name != 'type'})
     # RGB is what ``read`` returns, but the loader of our trainings returns BGR.
-    is_reversed = bgr_to_rgb if bands is not None else not bgr_to_rgb
-    normalize = ImagePreprocessor(mean, std)
-    size = size if size is not None else images.get('size') or SIZE
-    return ImageReader(bands, normalize, is_reversed, size, fit, ratio)
+    is_reversed = about['bgr_to_rgb'] == (bands is not None)
+    normalize = ImagePreprocessor(about['mean'], about['std'])
+    return ImageReader(bands, normalize, is_reversed, about['size'], fit, ratio)

@@ -21,8 +21,7 @@ from ..base.device import choose_device, choose_dtype
 from ..base.environment import quiet, require_framework
 from ..base.errors import UserError, reason
 from ..base.shipped import is_folder
-from ..config.build_model import build_model, weights_for
-from ..config.config_errors import config_errors
+from ..config.build_model import build_model, config_errors, weights_for
 from ..config.load import load_config
 from ..config.rules import require_parts
 from ..config.tree import class_name, pipeline_of_test_set
@@ -159,10 +158,8 @@ class Model:
 
         The arguments after the image are the fields of :class:`.LargeOptions`, such as ``memory``.
         """
-        from .large.predict_large import (  # which other predictions do not need
-            LargeOptions,
-            predict_large,
-        )
+        # Other predictions do not need it.
+        from .large.predict_large import LargeOptions, predict_large
 
         return predict_large(self, image, LargeOptions(*args, **options))
 
@@ -273,12 +270,12 @@ def _test_pipeline(cfg: Config, full_size: bool) -> Compose:
     """Build the transforms of the test dataset for a decoded image without annotations."""
     transforms = [_of_decoded_image(t, cfg.default_scope) for t in pipeline_of_test_set(cfg)]
     left_out = ('Load', 'Resize') if full_size else ('Load',)  # parts of names
-    kept = [t for t in transforms if not any(part in str(t['type']) for part in left_out)]
+    remaining = [t for t in transforms if not any(part in str(t['type']) for part in left_out)]
     loaders = [t for t in transforms if str(t['type']).endswith(LoadMultiband.__name__)]
     if not loaders:
         to_float32 = bool(transforms[0].get('to_float32', False))
         loaders = [dict(type='LoadImage', to_float32=to_float32)]
-    return Compose([loaders[0], *kept])
+    return Compose([loaders[0], *remaining])
 
 
 def _of_decoded_image(transform: dict, scope: str) -> dict:

@@ -12,14 +12,13 @@ from PIL import Image, ImageOps
 
 from ..base.errors import ArgumentError, UserError, list_folder_hint, reason
 from ..base.files import read_regular, valid_name
-from ..base.http import NO_HEADERS, read_url
+from ..base.http import NO_HEADERS, is_url, read_url
 from ..base.progress import ImageProgress
 from ..data.transforms.decode import MAX_BYTES as MAX_FILE_BYTES
 from ..data.transforms.decode import BadImageError, decode, rgb_of
 from ..data.transforms.multiband import LoadMultiband
 from ..large.files.open_image import needs_windows
 from ..large.files.zarr_images import is_zarr
-from ..network.weights.cache import is_url
 from .folders import VIDEOS, Folder
 from .video import read_video
 

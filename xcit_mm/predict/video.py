@@ -9,7 +9,7 @@ import numpy as np
 
 from ..base.environment import variables
 from ..base.errors import UserError, list_folder_hint
-from ..network.weights.cache import is_url
+from ..base.http import is_url
 
 # The containers that FFmpeg may open. FFmpeg looks at the content, not at the name: a playlist that
 # is called .mp4 would make it read any other file of this machine.

@@ -8,7 +8,7 @@ from mmengine.dist import is_main_process
 
 from ..base.files import require_writable_file
 from ..config.adapt import adapt_for_test, adapt_for_training
-from ..config.config_errors import config_errors
+from ..config.build_model import config_errors
 from ..config.load import load_config
 from ..config.rules import check
 from ..network.weights.pretrained import download_pretrained, read_all_safely

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers.graph_stand_in import on_cpu
-from helpers.graphed_network import Network, Notes, image, of_network, step
+from helpers.graphed_network import Network, Notes, of_network, step
 from torch import Tensor, nn
 
 from xcit_mm.network.graphs.graphed_part import FULL, NO_MEMORY
@@ -67,18 +67,6 @@ def test_hooks_of_modules_are_called(monkeypatch):
     for _ in range(3):
         step(model, graphs, lambda: of_network(model, 8))
     assert graphs.parts[0].replays == 2
-
-
-def test_other_arguments_than_tensors_run_eagerly(monkeypatch):
-    on_cpu(monkeypatch)
-    model, notes = Network(), Notes()
-    model.extract_feat = lambda images, flip: (images,)
-    graphs = notes.graphs(model)
-    graphs.attach()
-    model.extract_feat(image(8), True)
-    model.extract_feat(image(8), True)
-    assert graphs.parts[0].replays == 0
-    assert 'not all of its arguments are tensors' in notes[0] and len(notes) == 1
 
 
 def test_without_memory_for_a_capture_the_others_stay(monkeypatch):

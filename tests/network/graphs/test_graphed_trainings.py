@@ -62,7 +62,7 @@ def of_detector(model: nn.Module, size: int) -> Tensor:
     return model.parse_losses(model.loss(x, _with_objects(_samples(model, x))))[0]
 
 
-THREE_IN_TURN = (64, 96, 128) * 3
+TWO_IN_TURN = (64, 96) * 3
 
 
 @pytest.mark.parametrize('with_cp, accumulate', [(False, 1), (True, 2)])
@@ -74,11 +74,11 @@ def test_a_detector_trains_as_without_graphs(monkeypatch, with_cp, accumulate):
         block.drop_path.p = 0.3
     # A static gradient of a map has the layout of the map, and is rounded differently in it.
     options = dict(accumulate=accumulate, tolerance=1e-4)
-    graphs = assert_same_training(model, of_detector, THREE_IN_TURN, **options)
-    assert graphs.num_sizes == 3
+    graphs = assert_same_training(model, of_detector, TWO_IN_TURN, **options)
+    assert graphs.num_sizes == 2
     assert [(p.name, p.calls, p.replays) for p in graphs.parts] == [
-        ('the backbone with the neck', 9, 6),
-        ('rpn_head', 9, 6),
+        ('the backbone with the neck', 6, 4),
+        ('rpn_head', 6, 4),
     ]
 
 

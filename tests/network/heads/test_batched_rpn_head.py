@@ -18,9 +18,9 @@ from mmdet.models.dense_heads import RPNHead  # noqa: E402
 from mmdet.models.task_modules.prior_generators import AnchorGenerator  # noqa: E402
 from mmdet.structures import DetDataSample  # noqa: E402
 
-from xcit_mm.base.waits import counted  # noqa: E402
 from xcit_mm.config.load import load_config  # noqa: E402
 from xcit_mm.network.heads.batched_rpn_head import BatchedRPNHead  # noqa: E402
+from xcit_mm.network.waits import counted  # noqa: E402
 
 STRIDES = 4, 8, 16, 32, 64
 CHANNELS = 8
@@ -133,7 +133,7 @@ def test_proposals_of_other_options_equal_those_of_mmdet(monkeypatch, cfg):
     ('options', 'cfg'),
     [
         (dict(loss_bbox=dict(type='GIoULoss'), reg_decoded_bbox=True), {}),
-        ({}, dict(nms=dict(type='soft_nms', iou_threshold=0.7))),
+        ({}, dict(nms=dict(type='soft_nms', iou_threshold=0.7), nms_pre=50)),
         ({}, dict(nms=dict(type='nms', iou_threshold=1.0))),  # keeps boxes that are left out
         # Objects and background have other labels in mmdet's losses of proposals.
         (dict(loss_cls=dict(type='CrossEntropyLoss', use_sigmoid=True, ignore_index=0)), {}),
@@ -160,7 +160,7 @@ def test_another_generator_gives_other_anchors(monkeypatch):
 
 
 def test_it_starts_less_than_half_of_the_operators_and_waits_in_nms_only():
-    size = 800, 1344
+    size = 320, 480
     counts, names = {}, []
     for kind in (RPNHead, BatchedRPNHead):
         module, batch = head(kind), samples((8, 8), size)

@@ -11,10 +11,10 @@ require_framework('mmdet')
 from mmdet.models.task_modules.assigners import MaxIoUAssigner  # noqa: E402
 from mmdet.models.task_modules.samplers import RandomSampler  # noqa: E402
 
-from xcit_mm.base.waits import counted  # noqa: E402
 from xcit_mm.network.heads import matching  # noqa: E402
 from xcit_mm.network.heads.matching import can_match, match, pad_objects  # noqa: E402
 from xcit_mm.network.heads.random_samples import can_sample, sample  # noqa: E402
+from xcit_mm.network.waits import counted  # noqa: E402
 
 RPN = dict(pos_iou_thr=0.7, neg_iou_thr=0.3, min_pos_iou=0.3)
 

@@ -12,11 +12,11 @@ from mmengine.config import Config
 from mmengine.structures import PixelData
 from torch.nn import functional as F
 
-from xcit_mm.base.waits import counted
 from xcit_mm.config.aligned_maps import align_maps
 from xcit_mm.config.replacements import replace_classes
 from xcit_mm.network.pyramid import covered_size
 from xcit_mm.network.rows import ALONE
+from xcit_mm.network.waits import counted
 from xcit_mm.train.padded_rows import PaddedRows
 
 

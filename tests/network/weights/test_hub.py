@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.fake_hub import TOKEN, FakeHub, Repo, fake_hub, sha
-from helpers.in_process import call_tool
 from huggingface_hub import constants
 from safetensors.torch import save
 
 from xcit_mm import UserError, XCiT
-from xcit_mm.base import environment
 from xcit_mm.base.shipped import is_folder
 from xcit_mm.config.load import load_config
 from xcit_mm.network.weights.hub import download_model, find_file, parse_name
@@ -60,15 +58,6 @@ def test_what_was_downloaded_is_there_without_a_network(hub, monkeypatch):
         find_file('hf://a/b')
 
 
-def test_a_download_that_breaks_off_is_an_error_and_then_whole(hub, monkeypatch):
-    monkeypatch.setattr('time.sleep', lambda seconds: None)
-    hub.cut = 100
-    with pytest.raises(UserError, match=f'{NAME}: RemoteProtocolError'):
-        find_file(NAME)
-    hub.cut = None
-    assert torch.equal(read_checkpoint(NAME)['weight'], DATA['weight'])
-
-
 @pytest.mark.parametrize(
     ('name', 'message'),
     [
@@ -97,12 +86,6 @@ def test_a_wrong_token_is_an_error_without_it(hub, monkeypatch, token):
     with pytest.raises(UserError, match=r'401|UnicodeEncodeError') as error:
         find_file('hf://owner/private')
     assert token not in str(error.value) and 'wr' not in str(error.value)
-
-
-def test_a_token_opens_a_private_model(hub, monkeypatch):
-    hub.repos['owner/name'].private = True
-    monkeypatch.setenv('HF_TOKEN', TOKEN)
-    assert find_file(NAME).is_file()
 
 
 class Call:
@@ -143,14 +126,7 @@ def test_a_pickle_is_of_the_commit_of_the_config_and_is_not_downloaded_without_n
     assert not any('pytorch_model.bin' in request for request in hub.requests)
 
 
-def test_a_backbone_starts_from_the_hub(hub):
-    source = XCiT(arch='n12')
-    hub.repos['owner/backbone'] = repo = Repo()
-    repo.commit(model__safetensors=save(source.state_dict()))
-    backbone = XCiT(arch='n12')
-    load_pretrained(backbone, 'hf://owner/backbone')
-    for name, value in source.state_dict().items():
-        assert torch.equal(backbone.state_dict()[name], value), name
+def test_a_training_cannot_start_from_what_the_hub_does_not_have(hub):
     cfg = load_config('configs/mask_rcnn_xcit_s12_8_3x.py', {'pretrained': 'hf://owner/of_nobody'})
     with pytest.raises(UserError, match=r'hf://owner/of_nobody: .*Repository Not Found'):
         download_pretrained(cfg)
@@ -180,18 +156,29 @@ def test_a_folder_hides_a_config_of_this_package_only_if_it_is_a_model(tmp_path,
     assert is_folder(name)
 
 
-def test_a_missing_package_is_a_sentence_with_the_extra(monkeypatch, capfd):
-    monkeypatch.setattr(environment.importlib, 'import_module', _without_huggingface_hub)
-    download_model.cache_clear()
-    code, _, error = call_tool(monkeypatch, capfd, 'convert_checkpoint.py', NAME, 'new.pth')
-    assert code == 2
-    assert error.endswith(
-        'the package huggingface_hub is not installed: pip install -e ".[hub]" in the clone of '
-        'xcit_mm\n'
-    )
+def test_a_download_that_breaks_off_is_an_error_and_then_whole(hub, monkeypatch):
+    monkeypatch.setattr('time.sleep', lambda seconds: None)
+    hub.cut = 100
+    with pytest.raises(UserError, match=f'{NAME}: RemoteProtocolError'):
+        find_file(NAME)
+    hub.cut = None
+    assert torch.equal(read_checkpoint(NAME)['weight'], DATA['weight'])
 
 
-def _without_huggingface_hub(name: str):
-    if name == 'huggingface_hub':
-        raise ModuleNotFoundError(name=name)
-    return __import__(name)
+def test_a_token_opens_a_private_model(hub, monkeypatch):
+    hub.repos['owner/name'].private = True
+    monkeypatch.setenv('HF_TOKEN', TOKEN)
+    assert find_file(NAME).is_file()
+
+
+def test_a_backbone_starts_from_the_hub(hub):
+    source = XCiT(arch='n12')
+    hub.repos['owner/backbone'] = repo = Repo()
+    repo.commit(model__safetensors=save(source.state_dict()))
+    backbone = XCiT(arch='n12')
+    load_pretrained(backbone, 'hf://owner/backbone')
+    for name, value in source.state_dict().items():
+        assert torch.equal(backbone.state_dict()[name], value), name
+    cfg = load_config('configs/mask_rcnn_xcit_s12_8_3x.py', {'pretrained': 'hf://owner/of_nobody'})
+    with pytest.raises(UserError, match=r'hf://owner/of_nobody: .*Repository Not Found'):
+        download_pretrained(cfg)

@@ -116,12 +116,6 @@ def test_the_log_says_how_much_is_loaded_and_what_starts_at_random(source, tmp_p
             r'XCiT-N12/16 \(patch_embed\.proj\.0\.0\.weight \(16, 3, 3, 3\), .*; the model has '
             r'XCiT-T12/16 \(patch_embed\.proj\.0\.0\.weight \(24, 3, 3, 3\)',
         ),
-        (dict(patch_size=8), {}, 'XCiT-N12/16 .* XCiT-N12/8'),
-        (
-            dict(arch=dict(embed_dim=128, depth=12, num_heads=8, eta=1.0)),
-            {},
-            'N12/16.*an XCiT of 12 layers, 128 channels, 8 heads and patch size 16',
-        ),
         (
             {},
             {'blocks.12.gamma1': torch.zeros(128)},
@@ -152,16 +146,9 @@ def test_a_file_without_an_xcit_is_refused_with_both_sides(tmp_path):
     assert not (tmp_path / 'new.pth').exists()
 
 
-@pytest.mark.parametrize(
-    ('content', 'message'),
-    [
-        ([torch.zeros(2)], 'no state dict'),
-        ({'model': 'xcit'}, 'no state dict'),
-        ({'state_dict': {}}, 'no state dict'),
-    ],
-)
-def test_a_file_without_weights_is_refused(content, message):
-    with pytest.raises(UserError, match=rf'file\.pth holds {message}'):
+@pytest.mark.parametrize('content', [[torch.zeros(2)], {'model': 'xcit'}, {'state_dict': {}}])
+def test_a_file_without_weights_is_refused(content):
+    with pytest.raises(UserError, match=r'file\.pth holds no state dict'):
         model_state(content, 'file.pth')
 
 

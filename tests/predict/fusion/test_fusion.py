@@ -1,6 +1,5 @@
 """Models with fused layers against the models that they are copies of."""
 
-import copy
 import pickle
 
 import pytest
@@ -23,9 +22,11 @@ CONFIGS = (
     'sem_fpn_xcit_n12_16_shapes',
     'upernet_xcit_t12_16_160k',
 )
+NARROW = {'upernet_xcit_t12_16_160k': {'model.decode_head.channels': 128}}  # as Winograd's need
 
 
 def built(name: str, **options) -> nn.Module:
+    options |= NARROW.get(name, {})
     model = build_model(load_config(ROOT / f'configs/{name}.py', options), 'cpu')
     randomize(model)
     return model.eval()
@@ -57,8 +58,8 @@ def model(request) -> nn.Module:
 @torch.no_grad()
 def test_a_fused_model_computes_the_same(model):
     fused = fuse(model)
-    for size in ((96, 128), (75, 101)):
-        assert_same_outputs(model, fused, size, images=2)
+    for size, images in (((96, 128), 1), ((75, 101), 2)):
+        assert_same_outputs(model, fused, size, images)
 
 
 @torch.no_grad()
@@ -123,13 +124,6 @@ def test_batch_norms_that_cannot_be_folded(share_conv, options, with_hooks):
         for layers in model.bbox_head.cls_convs[1:]:
             layers[0].register_forward_hook(lambda *args: None)
     assert_same_outputs(model, fuse(model), (64, 96))
-
-
-def test_a_fused_model_can_be_copied_and_called_without_no_grad():
-    model = built('sem_fpn_xcit_t12_16_80k')
-    fused = copy.deepcopy(fuse(model))
-    assert any(isinstance(m, WinogradConv2d) for m in fused.modules())
-    assert_same_outputs(model, fused, (96, 96))
 
 
 def test_variances_beyond_float16_are_refused():

@@ -1,6 +1,5 @@
 """Predictions in Python: objects one by one, and in supervision, pandas and shapely and back."""
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,6 @@ from pycocotools import mask as coco_mask
 from rasterio import features
 from torch import from_numpy
 
-from xcit_mm.base.errors import DependencyError
 from xcit_mm.predict.results import Detections, Heights, Segmentation
 from xcit_mm.predict.results.drawing import topmost_masks
 
@@ -79,13 +77,10 @@ def test_objects_come_one_by_one(with_masks):
 def test_objects_are_selected_like_those_of_an_array(with_masks):
     found = detections(with_masks=with_masks)
     for index in (
-        slice(2, 5),
         slice(None, None, -1),
         slice(0, 0),
         np.array([6, 0, 0]),
-        [1, 3],
         found.labels == 1,
-        np.zeros(8, bool),
     ):
         values = {name: getattr(found, name)[index] for name in ('boxes', 'scores', 'labels')}
         masks = found.masks[index] if with_masks else None
@@ -104,15 +99,9 @@ def test_a_prediction_is_described_in_a_line():
     assert repr(found) == (
         f'Detections(8 objects in 120x90: {", ".join(names)}; scores 0.20 to 0.95)'
     )
-    name = CLASSES[found.labels[0]]
-    assert repr(found[:1]) == f'Detections(1 object in 120x90: 1 {name}; score 0.95)'
     assert repr(detections(0)) == 'Detections(no objects in 120x90)'
     corners = ', '.join(f'{x:.1f}' for x in found.boxes[0])
-    assert repr(found[0]) == f'DetectedObject({name} 0.95 at {corners})'
-    half = np.zeros(SIZE, np.uint8)
-    half[:, 30:] = 1
-    cats_and_dogs = Segmentation(IMAGE, half, CLASSES, PALETTE)
-    assert repr(cats_and_dogs) == 'Segmentation(120x90: 75.0% dog, 25.0% cat)'
+    assert repr(found[0]) == f'DetectedObject({CLASSES[found.labels[0]]} 0.95 at {corners})'
     many = (np.arange(90 * 120) % 7).astype(np.uint8).reshape(SIZE)
     many = Segmentation(IMAGE, many, tuple('abcdefg'), ((0, 0, 0),) * 7)
     assert repr(many).endswith(' 14.3% e, ...)')
@@ -260,14 +249,3 @@ def test_polygons_of_classes_are_exact(dtype):
     assert np.array_equal(drawn, found.labels)
     assert len(polygons[2].geoms) == 1 and len(polygons[2].geoms[0].interiors) == 1
     assert list(panoptic().to_polygons()) == [0, 2]
-
-
-@pytest.mark.parametrize(
-    ('package', 'method'), [('supervision', 'to_supervision'), ('pandas', 'to_pandas')]
-)
-def test_a_package_that_is_missing_is_named(package, method, monkeypatch):
-    for prediction in (detections(), segmentation()):
-        with monkeypatch.context() as patch:
-            patch.setitem(sys.modules, package, None)
-            with pytest.raises(DependencyError, match=rf'{package} .*"\.\[results\]"'):
-                getattr(prediction, method)()

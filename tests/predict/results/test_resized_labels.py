@@ -33,12 +33,9 @@ def labels_of(scores, sizes, align_corners):
 SIZES = [
     [(64, 92)],
     [(61, 95)],
-    [(16, 23)],
-    [(9, 200)],
     [(1, 1)],
     [(64, 92), (60, 101)],
     [(61, 95), (7, 11)],
-    [(64, 92), (64, 92)],
 ]
 
 
@@ -80,18 +77,6 @@ def test_of_equal_scores_the_first_class_wins(cost, monkeypatch):
     assert torch.equal(labels_of(scores, [(96, 68)], False).long(), values.argmax(0))
 
 
-def test_noise_is_interpolated_completely(monkeypatch):
-    def fail(*args):
-        raise AssertionError
-
-    scores = torch.randn(50, 20, 20)
-    expected = resized(scores, [(80, 80)], False).argmax(0)
-    monkeypatch.setattr(resized_labels._Candidates, 'of', fail)
-    assert torch.equal(labels_of(scores, [(80, 80)], False).long(), expected)
-    with pytest.raises(AssertionError):
-        labels_of(field(50, 20, 20), [(80, 80)], False)
-
-
 @pytest.mark.parametrize('align_corners', [False, True])
 def test_windows_equal_the_parts_of_the_whole(align_corners):
     scores = field(9, 21, 30)
@@ -109,12 +94,3 @@ def test_more_than_256_classes_and_float64():
     labels = labels_of_resized(scores, *samplings)
     assert labels.dtype == torch.long
     assert torch.equal(labels, resized(scores, [(24, 27)], False).argmax(0))
-
-
-def test_the_memory_does_not_depend_on_the_size_of_the_result():
-    scores = torch.randn(100, 60, 60)  # all of them can win
-    with torch.profiler.profile(profile_memory=True) as profile:
-        labels_of(scores, [(960, 960)], False)
-    events = profile.profiler.kineto_results.events()
-    largest = max(event.nbytes() for event in events if event.name() == '[memory]')
-    assert largest < 100 * 960 * 960 * 4 / 10

@@ -8,7 +8,7 @@ from helpers.toy import toy_runner
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
-from xcit_mm.base.waits import Operations, counted
+from xcit_mm.network.waits import Operations, counted
 from xcit_mm.train.hooks.step_info import StepInfoHook
 
 FUSED = {

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from ...base.environment import quiet
 from ...config.adapt import adapt_for_test
-from ...config.config_errors import config_errors
+from ...config.build_model import config_errors
 from ...config.load import load_config
 from ...config.rules import check
 from ...network.weights.pretrained import read_all_safely

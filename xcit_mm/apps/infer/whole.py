@@ -7,10 +7,10 @@ from pathlib import Path
 
 from ...base.errors import MissingOperatorError, UserError, is_out_of_memory, reason
 from ...base.files import is_disk_full
+from ...base.http import is_url
 from ...base.progress import ImageProgress
 from ...base.threads import BackgroundWriter, prefetch
 from ...data.tiff.places import NOWHERE, incomplete, place_of_file
-from ...network.weights.cache import is_url
 from ...predict.model import Model, Prediction
 from ...predict.results import Detections
 from ...predict.sources import MAX_PIXELS, Frame, batches, read_frames

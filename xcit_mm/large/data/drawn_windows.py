@@ -1,15 +1,18 @@
-"""What datasets of windows have in common: windows of large images are drawn at random."""
+"""Windows of large images, drawn at random: the base of such datasets, and one without labels."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 from mmengine.dataset import BaseDataset
+from mmengine.registry import DATASETS
 
 from ...base.geometry import Span, Window, length
 from ...data.transforms.decode import BadImageError, SampleError
+from ..files.open_image import open_header
+from .scenes_dataset import images_of, listed
 
 NO_DATA = 'no window with data was found in it'
 MAX_DRAWS = 32  # windows that are drawn until one has enough pixels with data
@@ -151,6 +154,41 @@ class DrawnWindows(BaseDataset):
             yield
         except Exception as error:  # decoders and transforms raise many kinds
             raise SampleError(self.data_list[scene]['img_path'], error) from error
+
+
+@DATASETS.register_module()
+class UnlabeledWindows(DrawnWindows):
+    """Windows of large images for a training without labels, drawn at random in each iteration.
+
+    The pipeline is :class:`.ReadWindow`, which also reads other bands than RGB,
+    :class:`~xcit_mm.data.transforms.multi_crop.MultiCrop` and
+    :class:`~xcit_mm.data.transforms.image_transforms.PackImage`. See :class:`.DrawnWindows` for the
+    order, and for the other arguments.
+
+    Args:
+        data_prefix: ``dict(img=...)``, the folder of the images.
+        img_suffix: The end of the names of the images, which may also be in folders inside.
+
+    Raises:
+        UserError: If the folder has no image, or an image that cannot be opened.
+    """
+
+    def __init__(
+        self, *args: Any, data_prefix: Mapping[str, str], img_suffix: str = '.tif', **kwargs: Any
+    ) -> None:
+        self._suffix = img_suffix
+        super().__init__(*args, data_prefix={**data_prefix}, serialize_data=False, **kwargs)
+
+    def load_data_list(self) -> list[dict]:
+        images = enumerate(images_of(self, self._suffix))
+        return [listed(path, number, open_header(path)) for number, path in images]
+
+    def scenes(self) -> BaseDataset:
+        """Return the whole scenes as a dataset of open images."""
+        self.full_init()
+        scenes = BaseDataset(pipeline=[self._opener], serialize_data=False, lazy_init=True)
+        scenes.data_list, scenes._fully_initialized = self.data_list, True
+        return scenes
 
 
 def _placed(shown: Span | None, side: int, size: int, rng: np.random.Generator) -> Span:

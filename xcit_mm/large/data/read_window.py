@@ -60,8 +60,8 @@ class ReadWindow:
         read = dict(img=image, img_shape=size, ori_shape=size, height=size[0], width=size[1])
         labels = results.pop('label_windows', None)
         if labels is not None:
-            found = labels.read(window)
-            read['gt_seg_map'] = np.full(size, IGNORED, found.dtype)
-            read['gt_seg_map'][inside] = found
+            labels = labels.read(window)
+            read['gt_seg_map'] = np.full(size, IGNORED, labels.dtype)
+            read['gt_seg_map'][inside] = labels
             read['seg_fields'] = [*results.get('seg_fields', []), 'gt_seg_map']
         return results | read

@@ -266,14 +266,15 @@ def _detection_sample(results: dict) -> BaseDataElement:
     return sample
 
 
-def _instances(objects: AnnotatedObjects, size: tuple[int, int], kept: np.ndarray) -> InstanceData:
+def _instances(objects: AnnotatedObjects, size: tuple[int, int], which: np.ndarray) -> InstanceData:
     from mmdet.structures.mask import PolygonMasks
 
     instances = InstanceData(
-        bboxes=torch.from_numpy(objects.boxes[kept]), labels=torch.from_numpy(objects.labels[kept])
+        bboxes=torch.from_numpy(objects.boxes[which]),
+        labels=torch.from_numpy(objects.labels[which]),
     )
     if objects.polygons is not None:
-        polygons = [objects.polygons[i] for i in np.flatnonzero(kept)]
+        polygons = [objects.polygons[i] for i in np.flatnonzero(which)]
         instances.masks = PolygonMasks(polygons, *size)
     return instances
 

@@ -84,9 +84,15 @@ class Scenes(BaseDataset):
     def classes(self) -> Sequence[str]:
         return self._metainfo.get('classes') or ()
 
+    def filter_data(self) -> list[dict]:
+        """Leave out images without objects if ``filter_cfg`` says so, as mmdet's datasets do."""
+        leaves_out = self._with_objects and (self.filter_cfg or {}).get('filter_empty_gt')
+        if self.test_mode or not leaves_out:
+            return self.data_list
+        return [info for info in self.data_list if len(info['polygons'].shapes)]
+
     def load_data_list(self) -> list[dict]:
-        images = [*(self._listed_in_file() if self.ann_file else self._listed_in_folder())]
-        log_remark(self)
+        images = self._listed_in_file() if self.ann_file else self._listed_in_folder()
         return [self._described(*image) for image in images]
 
     def get_data_info(self, idx: int) -> dict:
@@ -119,6 +125,7 @@ class Scenes(BaseDataset):
 
     def _listed_in_file(self) -> Iterator[tuple[Path, int, LabeledPolygons]]:
         content, self.remark = read_annotations(self.ann_file, encodes_masks=False)
+        _log(self.remark)
         names = {category['id']: dict(name=category['name']) for category in content['categories']}
         place = f'{self.ann_file}: a category'
         labels = {id_: label_of(n, 'name', self.classes, place) for id_, n in names.items()}
@@ -185,6 +192,23 @@ class Scenes(BaseDataset):
         return info | dict(seg_map_path=str(file), label_source=source)
 
 
+@DATASETS.register_module()
+class GeoJSONDataset(Scenes):
+    """Images with a GeoJSON file each: ``NAME.geojson`` holds the objects of ``NAME.tif``.
+
+    These are :class:`Scenes` of a detector. ``tools/infer.py --stream`` writes such files.
+
+    Args:
+        data_prefix: ``img``, the folder of the images, and ``objects``, the folder of the GeoJSON
+            files. Default: the folder of the images.
+    """
+
+    def __init__(self, *args: Any, data_prefix: Mapping[str, str], **kwargs: Any) -> None:
+        folders = {LABELS if key == 'objects' else key: data_prefix[key] for key in data_prefix}
+        options = dict(label_suffix='.geojson', with_objects=True) | kwargs
+        super().__init__(*args, data_prefix=folders, **options)
+
+
 def images_of(dataset: BaseDataset, suffix: str, other: str | None = None) -> list[Path]:
     """Return the images of a dataset with a suffix, without those that end with another one.
 
@@ -194,6 +218,7 @@ def images_of(dataset: BaseDataset, suffix: str, other: str | None = None) -> li
     images = sorted(find_files(folder, [suffix], left))
     images = [path for path in images if other is None or not path.name.endswith(other)]
     dataset.remark = left.sentence(folder)
+    _log(dataset.remark)
     if not images:
         raise UserError(
             f'{folder} has no images *{suffix}: set their folder in data_prefix and their suffix '
@@ -202,9 +227,9 @@ def images_of(dataset: BaseDataset, suffix: str, other: str | None = None) -> li
     return images
 
 
-def log_remark(dataset: BaseDataset) -> None:
-    if dataset.remark:
-        print_log(printable(dataset.remark), 'current')
+def _log(remark: str) -> None:
+    if remark:
+        print_log(printable(remark), 'current')
 
 
 def listed(path: Path, id_: int, image: ImageSource) -> dict:

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,12 +17,33 @@ from .no_data import NoData, has_data, representable
 from .pixel_sizes import PixelSize, pixel_size_on_map, to_full_size
 
 MAX_CHANNELS = 2**12  # GDAL visits every band even if it reads only a few of them
+MAX_BLOCK = 2**28  # bytes of a block, with all bands if they are interleaved
 AGAIN = 'run the command again when it is complete'
 TILE = 2048, 2048  # pixels that are read at a time if tiles may have any size
 
 
 class WindowError(UserError):
     """A window of an image cannot be read."""
+
+
+class ReadOptions(NamedTuple):
+    """What is read of an image file.
+
+    Attributes:
+        channels: The number of channels that are read, from the first. Default: all bands as they
+            are stored, among them the transparency.
+        are_labels: Whether bands are read as they are stored, and no pixel is without data.
+        nodata: The value of pixels without data. Default: the value in the file.
+        level: The number of the level; 0 is the full image, and N is its N-th overview.
+        is_stored: Whether the channels are the first bands as they are stored. A virtual raster
+            needs this, because it names bands by number. Otherwise, the channels are colors.
+    """
+
+    channels: int | None = None
+    are_labels: bool = False
+    nodata: float | None = None
+    level: int = 0
+    is_stored: bool = False
 
 
 class ImageSource(ABC):
@@ -187,6 +208,15 @@ class ImageSource(ABC):
     def _read(self, window: Window) -> np.ndarray: ...
 
 
+class FileSource(ImageSource):
+    """An image of a file that a pickle opens again, with the same arguments."""
+
+    _arguments: tuple
+
+    def __reduce__(self) -> tuple:
+        return type(self), self._arguments, dict(_state=self._state)
+
+
 class SourceWithGaps(ImageSource):
     """An image whose pixels and validity come from the same read."""
 
@@ -222,6 +252,28 @@ def require_few_channels(name: str, count: int) -> None:
         raise UserError(
             f'{name} has {count} channels, but at most {MAX_CHANNELS} can be read: copy those that '
             'the model needs to another file'
+        )
+
+
+def require_small_blocks(path: Path | str, size: Sequence[int], bytes_of_pixel: int) -> None:
+    """Refuse a file with blocks (h, w) that take too much memory; a small file can claim any."""
+    rows, columns = size
+    needed = rows * columns * bytes_of_pixel
+    if needed > MAX_BLOCK:
+        raise UserError(
+            f'{path} consists of blocks of {columns}x{rows} pixels that take {needed} bytes each, '
+            f'but at most {MAX_BLOCK} are possible: write it with smaller blocks, for example with '
+            'gdal_translate -co TILED=YES -co INTERLEAVE=BAND'
+        )
+
+
+def require_level(name: str, level: int, levels: Sequence[tuple[int, int]]) -> None:
+    """Refuse a level that an image with levels of the sizes (H, W) does not have."""
+    if not 0 <= level < len(levels):
+        sizes = ', '.join(f'{i} ({width}x{height})' for i, (height, width) in enumerate(levels))
+        raise ArgumentError(
+            f'{name} has no level {level}, but {sizes}: --resolution reduces it to any size, and '
+            'gdaladdo -r average FILE 2 4 8 16 adds levels to a TIFF file'
         )
 
 

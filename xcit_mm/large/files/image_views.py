@@ -1,11 +1,12 @@
 """Images whose windows are computed from other images when they are read, without a copy."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...base.errors import UserError
-from ...base.geometry import Window
+from ...base.geometry import Window, shifted
 from ...data.transforms.decode import not_rgb, to_rgb_8_bits
 from .image_source import ImageSource
 
@@ -84,3 +85,73 @@ class RGBImage(ImageView):
 
     def _read(self, window: Window) -> np.ndarray:
         return to_rgb_8_bits(self.source.read(window), self.source.max_value)
+
+
+class RangedImage(ImageView):
+    """An image of any type as uint8: a range of values becomes 0 to 255, and others are clipped.
+
+    Args:
+        source: The other image.
+        limits: The values that become 0 and 255.
+    """
+
+    def __init__(self, source: ImageSource, limits: Sequence[float]) -> None:
+        low, high = limits
+        super().__init__(source, f'{low}..{high}', dtype=np.dtype(np.uint8))
+        self.max_value = MAX_8_BITS
+        self._low, self._factor = np.float32(low), np.float32(MAX_8_BITS / (high - low))
+
+    def _read(self, window: Window) -> np.ndarray:
+        values = np.nan_to_num(self.source.read(window).astype(np.float32))
+        scaled = (values - self._low) * self._factor
+        return scaled.round().clip(0, MAX_8_BITS).astype(np.uint8)
+
+
+class CroppedImage(ImageView):
+    """A window of another image.
+
+    Args:
+        source: The other image.
+        window: The window.
+        is_complete: Whether all pixels in the window are known to have data.
+    """
+
+    def __init__(self, source: ImageSource, window: Window, is_complete: bool = False) -> None:
+        super().__init__(source, tuple(window), shape=(*window.size, source.shape[2]))
+        self.window = window
+        self.has_gaps = source.has_gaps and not is_complete
+        transform = source.georeference.get('transform')
+        if transform is not None:
+            corner = window.columns.start, window.rows.start
+            moved = transform * transform.translation(*corner)
+            self.georeference = {**source.georeference, 'transform': moved}
+
+    def _inside(self, window: Window) -> Window:
+        starts = (span.start for span in self.window)
+        return Window(*(shifted(s, start) for s, start in zip(window, starts, strict=True)))
+
+    def _valid(self, window: Window) -> np.ndarray | None:
+        return self.source.valid(self._inside(window))
+
+    def valid_box(self) -> Window:
+        box = self.source.valid_box().within(self.window)
+        return box.clipped(self.shape[:2])
+
+    def _read(self, window: Window) -> np.ndarray:
+        return self.source.read(self._inside(window))
+
+
+def window_of(corners: Sequence[int], size: tuple[int, int]) -> Window:
+    """Return the window of an image (H, W) between left, top, right and bottom, in pixels.
+
+    Raises:
+        UserError: If the window is empty or extends beyond the image.
+    """
+    left, top, right, bottom = corners
+    height, width = size
+    if not (0 <= left < right <= width and 0 <= top < bottom <= height):
+        raise UserError(
+            f'the region {left},{top},{right},{bottom} is not a window of the image of '
+            f'{width}x{height} pixels: name left, top, right and bottom in pixels'
+        )
+    return Window(slice(top, bottom), slice(left, right))

@@ -15,8 +15,7 @@ from ...base.geometry import Window, overlap, shifted
 from ...base.processes import shortened
 from ...data.tiff.places import Place
 from .crs_names import crs_name
-from .image_source import SourceWithGaps, errors_of, state_of_file
-from .levels import require_level
+from .image_source import ReadOptions, SourceWithGaps, errors_of, require_level, state_of_file
 from .no_data import NoData, has_data, of_bands, representable
 from .rasters import Raster
 
@@ -151,26 +150,22 @@ class Mosaic(SourceWithGaps):
         key = tile.path, channels, nodata, level
         with self._lock:
             if key not in self._opened:
-                options = dict(nodata=nodata, level=level, is_stored=tile.is_stored)
-                self._opened[key] = Raster(tile.path, channels, **options)
+                options = ReadOptions(channels, False, nodata, level, tile.is_stored)
+                self._opened[key] = Raster(tile.path, options)
                 if len(self._opened) > MAX_OPEN:
                     self._opened.popitem(last=False)
             self._opened.move_to_end(key)
             return self._opened[key]
 
 
-def open_mosaic(
-    paths: Sequence[Path],
-    channels: int | None = None,
-    nodata: float | None = None,
-    level: int = 0,
-) -> Mosaic:
+def open_mosaic(paths: Sequence[Path], options: ReadOptions) -> Mosaic:
     """Open files on one map as one image. Where they overlap, the first one with data is read.
 
     Raises:
         UserError: If a file cannot be opened, or if two tiles differ in the reference system, the
             size or the grid of their pixels, or the type or the number of their bands.
     """
+    channels, _, nodata, level, _ = options
     headers = [_header(path, channels, nodata) for path in paths]
     (_, _, count), crs, transform = headers[0]
     corners = [_corner(paths[0], headers[0], *tile) for tile in zip(paths, headers, strict=True)]
@@ -208,7 +203,7 @@ class _Header(NamedTuple):
 def _header(path: Path, channels: int | None, nodata: float | None) -> _Header:
     with errors_of(path):
         open_regular(path).close()
-        source = Raster(path, channels, nodata=nodata)
+        source = Raster(path, ReadOptions(channels, nodata=nodata))
     if source.georeference.get('crs') is None:
         raise UserError(
             f'{path} has no place on the map, but a tile of a mosaic needs one: add it with '

@@ -1,6 +1,7 @@
 """OME-TIFF: channels in the pages of one file or of several files, with levels."""
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -14,9 +15,14 @@ from ...base.errors import UserError, one_line
 from ...base.files import open_regular, parse_xml
 from ...base.geometry import Window
 from ...data.tiff.file_headers import require_modest_tiff
-from .image_source import ImageSource, require_few_channels, state_of_file
-from .levels import require_level
-from .pixel_sizes import MICROMETERS, in_micrometers, pixel_size_of
+from .image_source import (
+    FileSource,
+    ReadOptions,
+    require_few_channels,
+    require_level,
+    state_of_file,
+)
+from .pixel_sizes import MICROMETERS, PixelSize, in_micrometers, pixel_size_of
 from .rasters import GdalImage
 
 OME = tuple(f'.ome{suffix}' for suffix in ('.tif', '.tiff', '.btf', '.tf8'))
@@ -33,7 +39,7 @@ class Page(NamedTuple):
     channels: int
 
 
-class OmeTiff(ImageSource):
+class OmeTiff(FileSource):
     """The first image of an OME-TIFF file, at a level; 0 is the full image.
 
     tifffile finds the pages, and GDAL reads windows of them. The channels are in the order of the
@@ -44,15 +50,10 @@ class OmeTiff(ImageSource):
             image has several sections or times.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        channels: int | None = None,
-        nodata: float | None = None,
-        level: int = 0,
-    ) -> None:
+    def __init__(self, path: Path, options: ReadOptions) -> None:
         require('tifffile')
-        self._arguments = path, channels, nodata, level
+        self._arguments = path, options
+        channels, _, nodata, level, _ = options
         pixels, levels = _structure(path)
         sizes = [size for size, _ in levels]
         require_level(str(path), level, sizes)
@@ -63,14 +64,7 @@ class OmeTiff(ImageSource):
         count = sum(page.channels for page in pages)
         require_few_channels(str(path), count)  # before each page is opened
         self._files = tuple(dict.fromkeys([path, *(page.path for page in pages)]))
-        # Only one page can say which of its bands are colors, and which is the opacity.
-        of_page = channels if len(pages) == 1 else None
-        opened = accumulate((page.channels for page in pages), initial=0)
-        self._pages = [
-            _opened(path, page, of_page, nodata)
-            for page, before in zip(pages, opened, strict=False)
-            if channels is None or before < channels
-        ]
+        self._pages = _open_pages(path, pages, channels, nodata)
         first = self._pages[0]
         count = first.shape[2] if len(pages) == 1 else count
         super().__init__(str(path), path, (*sizes[level], count), first.dtype, channels, nodata)
@@ -78,14 +72,8 @@ class OmeTiff(ImageSource):
         self.orientation = first.orientation
         self.max_rows, self.max_value = first.max_rows, first.max_value
         self._use_level(level, sizes)
-        sides = (
-            in_micrometers(pixels.get(f'PhysicalSize{axis}'), _unit(pixels, axis)) for axis in 'YX'
-        )
-        if (size := pixel_size_of(*sides)) is not None:
+        if (size := _pixel_size(pixels)) is not None:
             self.pixel_size = size.reduced(sizes[0], sizes[level])
-
-    def __reduce__(self) -> tuple:
-        return OmeTiff, self._arguments, dict(_state=self._state)
 
     def _file_state(self) -> list:
         return [state_of_file(path) for path in self._files]
@@ -164,6 +152,20 @@ def _elsewhere(path: Path, name: str) -> UserError:
     )
 
 
+def _open_pages(
+    path: Path, pages: Sequence[Page], channels: int | None, nodata: float | None
+) -> list[GdalImage]:
+    """Open the pages that hold the first channels."""
+    # Only one page can say which of its bands are colors, and which is the opacity.
+    of_page = channels if len(pages) == 1 else None
+    before = accumulate((page.channels for page in pages), initial=0)
+    return [
+        _opened(path, page, of_page, nodata)
+        for page, first in zip(pages, before, strict=False)
+        if channels is None or first < channels
+    ]
+
+
 def _opened(path: Path, page: Page, channels: int | None, nodata: float | None) -> GdalImage:
     import rasterio
 
@@ -171,8 +173,10 @@ def _opened(path: Path, page: Page, channels: int | None, nodata: float | None) 
         tags = require_modest_tiff(path, file, page.offset)
     name = f'GTIFF_DIR:off:{page.offset}:{page.path.resolve()}'
     open_file = partial(rasterio.open, name, driver='GTiff')
-    return GdalImage(str(path), None, open_file, channels, nodata=nodata, tags=tags)
+    return GdalImage(str(path), None, open_file, ReadOptions(channels, nodata=nodata), tags)
 
 
-def _unit(pixels: Element, axis: str) -> str:
-    return pixels.get(f'PhysicalSize{axis}Unit', MICROMETERS)
+def _pixel_size(pixels: Element) -> PixelSize | None:
+    names = [f'PhysicalSize{axis}' for axis in 'YX']
+    units = (pixels.get(f'{name}Unit', MICROMETERS) for name in names)
+    return pixel_size_of(*map(in_micrometers, map(pixels.get, names), units))

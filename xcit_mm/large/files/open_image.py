@@ -8,17 +8,15 @@ others.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 
 from ...base.files import open_regular
+from ...base.http import is_url
 from ...data.tiff.tiff_bands import turns_of
 from ...data.transforms.decode import size_of
-from ...network.weights.cache import is_url
 from .arrays import Array, mapped
-from .image_source import ImageSource, errors_of
-from .levels import require_level
+from .image_source import ImageSource, ReadOptions, errors_of, require_level
 from .mosaics import open_mosaic
 from .ome_tiff import OmeTiff, is_ome
 from .rasters import LABELS, RASTERS, Raster
@@ -60,62 +58,65 @@ def open_image(
         UserError: If the file does not exist or cannot be opened as an image, or has no such level
             or no resolution.
     """
-    options = read, channels, are_labels, nodata
-    source = _upright(image, *options, level or 0)
+    options = ReadOptions(channels, are_labels, nodata, level or 0)
+    source = _upright(image, read, options)
     if resolution is None:
         return source
     if best := level_for(source, resolution):
-        source = _upright(image, *options, best)
+        source = _upright(image, read, options._replace(level=best))
     return at_resolution(source, resolution)
 
 
-def _upright(image: str | Path | np.ndarray | Sequence[str | Path], *options: Any) -> ImageSource:
+def _upright(
+    image: str | Path | np.ndarray | Sequence[str | Path],
+    read: Callable[[str], np.ndarray],
+    options: ReadOptions,
+) -> ImageSource:
     """Open an image at a level, in its orientation for display."""
-    _, channels, _, nodata, level = options
     if isinstance(image, np.ndarray):
-        require_level('the array', level, [image.shape[:2]])
-        source: ImageSource = Array(image, 'the array', None, channels, nodata)
+        source: ImageSource = Array(image, 'the array', None, options.channels, options.nodata)
     elif isinstance(image, (str, Path)):
-        source = _opened(image, *options)
+        source = _opened(image, read, options)
     else:
-        source = open_mosaic([Path(path).expanduser() for path in image], channels, nodata, level)
+        source = open_mosaic([Path(path).expanduser() for path in image], options)
+    if source.level != options.level:  # an array has only one level
+        require_level(source.name, options.level, source.levels)
     if source.orientation == 1:
         return source
     return TurnedImage(source, Symmetry(*turns_of(source.orientation)))
 
 
 def _opened(
-    image: str | Path,
-    read: Callable[[str], np.ndarray],
-    channels: int | None,
-    are_labels: bool,
-    nodata: float | None,
-    level: int,
+    image: str | Path, read: Callable[[str], np.ndarray], options: ReadOptions
 ) -> ImageSource:
-    path, suffix, is_remote = Path(image).expanduser(), suffix_of(str(image)), is_url(str(image))
-    readers = REMOTE if is_remote else BY_WINDOWS + (tuple(LABELS) if are_labels else ())
-    is_folder = not is_remote and is_zarr(path)
-    if suffix not in readers and not is_folder:
-        pixels = read(str(image))
-        require_level(str(image), level, [pixels.shape[:2]])
-        return Array(pixels, str(image), None if is_remote else path, channels, nodata)
-    with errors_of(image):
-        if is_remote:
-            return RemoteRaster(str(image), channels, are_labels, nodata, level)
-        if is_folder:
-            return ZarrImage(path, channels, nodata, level)
-        open_regular(path).close()
-        if suffix in SLIDES:
-            return Slide(path, nodata, level)
-        if is_ome(path) and not are_labels:
-            return OmeTiff(path, channels, nodata, level)
-        if suffix in VIRTUAL:
-            return open_virtual(path, channels, nodata, level)
-        if suffix in ARRAYS:
-            source = mapped(path, channels, nodata)
-            require_level(source.name, level, source.levels)
-            return source
-        return Raster(path, channels, are_labels, nodata, level)
+    path, suffix = Path(image).expanduser(), suffix_of(str(image))
+    of_array = options.channels, options.nodata
+    if is_url(str(image)):
+        if suffix in REMOTE:
+            with errors_of(image):
+                return RemoteRaster(str(image), options)
+        return Array(read(str(image)), str(image), None, *of_array)
+    if suffix in BY_WINDOWS or (options.are_labels and suffix in LABELS) or is_zarr(path):
+        with errors_of(image):
+            return _by_windows(path, options)
+    return Array(read(str(image)), str(image), path, *of_array)
+
+
+def _by_windows(path: Path, options: ReadOptions) -> ImageSource:
+    """Open a file or a folder on this machine of which a library reads windows."""
+    suffix = path.suffix.lower()
+    if is_zarr(path):
+        return ZarrImage(path, options)
+    open_regular(path).close()
+    if suffix in SLIDES:
+        return Slide(path, options)
+    if is_ome(path) and not options.are_labels:
+        return OmeTiff(path, options)
+    if suffix in VIRTUAL:
+        return open_virtual(path, options)
+    if suffix in ARRAYS:
+        return mapped(path, options.channels, options.nodata)
+    return Raster(path, options)
 
 
 def open_header(path: str | Path, are_labels: bool = False) -> ImageSource:

@@ -15,34 +15,31 @@ from ...base.geometry import Window
 from ...data.tiff.file_headers import Tags, require_modest_header
 from ...data.tiff.places import ALONE, NOWHERE, RASTERS, place_of
 from ...data.tiff.tiff_bands import Bands, color_bands, stored_bands
-from .blocks import require_small_blocks
-from .image_source import ImageSource
-from .levels import require_level
+from .image_source import (
+    FileSource,
+    ImageSource,
+    ReadOptions,
+    require_level,
+    require_small_blocks,
+)
 from .no_data import has_data, representable
 
 # PNG files of labels; OpenCV decodes PNG files of images.
 LABELS = {'.png': 'PNG'}
 CACHE = 2**25  # bytes of decoded blocks that GDAL keeps
-NO_TAGS = Tags()
 # For an image in strips, GDAL keeps what a row of tiles reads, up to these limits.
 STRIP_ROWS, STRIP_BYTES = 1100, 2**28
 GDAL_CACHED_BANDS = 127  # up to this number of interleaved bands, GDAL keeps all of them
 
 
 class GdalImage(ImageSource):
-    """An image that GDAL opens, at a level; 0 is the full image, and N is its N-th overview.
+    """An image that GDAL opens, at a level.
 
     Args:
         name: The name of the image in messages.
         path: Its file, if it is on this machine.
         open_file: Opens the image with arguments of ``rasterio.open``.
-        channels: The number of channels that are read, as :func:`.color_bands` orders them.
-            Default: all bands as they are stored, among them the transparency.
-        are_labels: Whether bands are read as they are stored, and no pixel is without data.
-        nodata: The value of pixels without data. Default: the value in the file.
-        level: The number of the level.
-        is_stored: Whether the channels are the first bands as they are stored. A virtual raster
-            needs this, because it names bands by number. Otherwise, the channels are colors.
+        options: What is read. Colors are in the order of :func:`.color_bands`.
         tags: The tags in the header that GDAL does not pass on.
     """
 
@@ -51,12 +48,8 @@ class GdalImage(ImageSource):
         name: str,
         path: Path | None,
         open_file: Callable[..., Any],
-        channels: int | None = None,
-        are_labels: bool = False,
-        nodata: float | None = None,
-        level: int = 0,
-        is_stored: bool = False,
-        tags: Tags = NO_TAGS,
+        options: ReadOptions,
+        tags: Tags,
     ) -> None:
         import rasterio
 
@@ -72,18 +65,18 @@ class GdalImage(ImageSource):
         self._lock = Lock()  # GDAL reads a file in one thread at a time
         with self._settings, warnings.catch_warnings():
             warnings.simplefilter('ignore')  # about files without a georeference
-            self._file, full, levels = _at_level(name, open_file, level)
+            self._file, full, levels = _at_level(name, open_file, options.level)
             place = place_of(full, path)
-        self._bands, self._alpha = _bands(name, self._file, channels, are_labels, is_stored, tags)
+        self._bands, self._alpha = _bands(name, self._file, options, tags)
         self.orientation = tags.orientation if place == NOWHERE else 1
         shape = *self._file.shape, self._bands.channels
-        super().__init__(name, path, shape, self._bands.dtype, channels, nodata)
+        super().__init__(name, path, shape, self._bands.dtype, options.channels, options.nodata)
         self.max_value = self._bands.max_value
         self._limit_blocks()
-        self._use_level(level, levels, place)
+        self._use_level(options.level, levels, place)
         self.file_nodata = self._file.nodatavals[0]
         self._masked = None
-        if are_labels:
+        if options.are_labels:
             self.has_gaps, self._alpha = False, None
         else:
             self._find_gaps(full)
@@ -183,10 +176,9 @@ def _at_level(name: str, open_file: Callable[..., Any], level: int) -> tuple[Any
     return file, full, levels
 
 
-def _bands(
-    name: str, file: Any, channels: int | None, are_labels: bool, is_stored: bool, tags: Tags
-) -> tuple[Bands, int | None]:
+def _bands(name: str, file: Any, options: ReadOptions, tags: Tags) -> tuple[Bands, int | None]:
     """Return the bands of the channels, and the band that is read as the opacity, if any."""
+    channels, are_labels, _, _, is_stored = options
     if channels is not None and not are_labels and not is_stored:
         bands = color_bands(name, file, tags)
         return bands, bands.alpha
@@ -194,25 +186,14 @@ def _bands(
     return stored_bands(name, file), file.count if is_mask else None
 
 
-class Raster(GdalImage):
+class Raster(FileSource, GdalImage):
     """An image file that GDAL opens with the driver of its suffix."""
 
-    def __init__(
-        self,
-        path: Path,
-        channels: int | None = None,
-        are_labels: bool = False,
-        nodata: float | None = None,
-        level: int = 0,
-        is_stored: bool = False,
-    ) -> None:
+    def __init__(self, path: Path, options: ReadOptions) -> None:
         import rasterio
 
         tags = require_modest_header(path)
         driver = (RASTERS | LABELS)[path.suffix.lower()]
         open_file = partial(rasterio.open, path.resolve(), driver=driver)
-        self._arguments = path, channels, are_labels, nodata, level, is_stored
-        super().__init__(str(path), path, open_file, *self._arguments[1:], tags)
-
-    def __reduce__(self) -> tuple:
-        return Raster, self._arguments, dict(_state=self._state)
+        self._arguments = path, options
+        super().__init__(str(path), path, open_file, options, tags)

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...base.http import read_range
 from ...data.tiff.file_headers import require_modest_tiff
+from .image_source import FileSource, ReadOptions
 from .rasters import GdalImage
 
 REMOTE = ('.tif', '.tiff', '.btf', '.tf8')
@@ -96,32 +97,21 @@ class Reader(io.RawIOBase):
         return data
 
 
-class RemoteRaster(GdalImage):
+class RemoteRaster(FileSource, GdalImage):
     """A TIFF file by address, such as a cloud-optimized GeoTIFF."""
 
-    def __init__(
-        self,
-        url: str,
-        channels: int | None = None,
-        are_labels: bool = False,
-        nodata: float | None = None,
-        level: int = 0,
-    ) -> None:
+    def __init__(self, url: str, options: ReadOptions) -> None:
         import rasterio
 
-        self._remote = RemoteFile(url)
-        self._arguments = url, channels, are_labels, nodata, level
+        self._remote, self._arguments = RemoteFile(url), (url, options)
         opener = _opener(self._remote)
 
-        def open_file(**options: Any) -> Any:
-            return rasterio.open(NAME, opener=opener, driver='GTiff', **options)
+        def open_file(**level: Any) -> Any:
+            return rasterio.open(NAME, opener=opener, driver='GTiff', **level)
 
         with self._remote.raising():
             tags = require_modest_tiff(url, Reader(self._remote))
-            super().__init__(url, None, open_file, *self._arguments[1:], tags=tags)
-
-    def __reduce__(self) -> tuple:
-        return RemoteRaster, self._arguments, dict(_state=self._state)
+            super().__init__(url, None, open_file, options, tags)
 
     def content(self) -> str:
         """Return the version of the file on its server."""

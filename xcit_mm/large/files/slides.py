@@ -8,11 +8,16 @@ import numpy as np
 from ...base.environment import require
 from ...base.geometry import Window, tiles
 from ...data.tiff.file_headers import require_own_files
-from .blocks import require_small_blocks
-from .image_source import SourceWithGaps
-from .levels import require_level
+from .image_source import (
+    FileSource,
+    ReadOptions,
+    SourceWithGaps,
+    require_level,
+    require_small_blocks,
+)
 from .no_data import has_data
 from .pixel_sizes import pixel_size_of, to_full_size
+from .validity import box_of
 
 SLIDES = ('.svs', '.ndpi', '.mrxs', '.scn', '.vms', '.vmu', '.bif', '.svslide', '.dcm')
 # Pixels of a level that is read to find where a slide was scanned, and of the blocks that are read
@@ -20,7 +25,7 @@ SLIDES = ('.svs', '.ndpi', '.mrxs', '.scn', '.vms', '.vmu', '.bif', '.svslide', 
 MAX_SURVEYED, BLOCK = 2**22, 1024
 
 
-class Slide(SourceWithGaps):
+class Slide(FileSource, SourceWithGaps):
     """A whole-slide image that openslide opens, at a level; 0 is its highest resolution.
 
     Areas that were not scanned have no data. Some scanners (MIRAX, Leica, Ventana) note the bounds
@@ -28,10 +33,11 @@ class Slide(SourceWithGaps):
     ``transform`` of the georeference leads to pixels from there.
     """
 
-    def __init__(self, path: Path, nodata: float | None = None, level: int = 0) -> None:
+    def __init__(self, path: Path, options: ReadOptions) -> None:
         require('openslide')
         import openslide
 
+        self._arguments, level = (path, options), options.level
         self._file = openslide.OpenSlide(require_own_files(path))
         levels = [size[::-1] for size in self._file.level_dimensions]
         require_level(str(path), level, levels)
@@ -41,7 +47,7 @@ class Slide(SourceWithGaps):
             block = [int(properties.get(tile + side, 1)) for side in ('height', 'width')]
             require_small_blocks(path, block, 4)
         shape = *levels[level], 3
-        super().__init__(str(path), path, shape, np.dtype(np.uint8), nodata=nodata)
+        super().__init__(str(path), path, shape, np.dtype(np.uint8), nodata=options.nodata)
         self.has_gaps = True
         self._use_level(level, levels)
         corner = [int(properties.get(f'openslide.bounds-{axis}', 0)) for axis in 'yx']
@@ -51,9 +57,6 @@ class Slide(SourceWithGaps):
         if (pixel := pixel_size_of(*sides)) is not None:
             self.pixel_size = pixel.reduced(levels[0], shape)
 
-    def __reduce__(self) -> tuple:
-        return Slide, (self._path, self.nodata, self.level), dict(_state=self._state)
-
     def valid_box(self) -> Window:
         """Return the box of the scanned area, from the smallest level."""
         smallest = self.levels[-1]
@@ -61,10 +64,12 @@ class Slide(SourceWithGaps):
             return super().valid_box()
         level = len(self.levels) - 1
         alpha = np.asarray(self._file.read_region((0, 0), level, smallest[::-1]))[..., 3]
-        sides = zip((1, 0), smallest, self.shape, strict=False)
-        spans = [(*_extent(alpha.any(axis)), n, size) for axis, n, size in sides]
-        box = (slice(a * size // n, -(-b * size // n)) for a, b, n, size in spans)
-        return Window(*box).clipped(self.shape[:2])
+        box = box_of(alpha > 0)
+        if 0 in box.size:
+            return box
+        # A pixel on each side may be part of an area that was scanned.
+        sides = zip(box.grown(1, smallest), smallest, self.shape, strict=False)
+        return Window(*(slice(s.start * size // n, -(-s.stop * size // n)) for s, n, size in sides))
 
     def _read_both(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
         """Return the pixels of a window, and which of them have data."""
@@ -97,9 +102,3 @@ class Slide(SourceWithGaps):
         )
         size = columns.stop - columns.start, rows.stop - rows.start
         return np.asarray(self._file.read_region((x, y), self.level, size))
-
-
-def _extent(is_scanned: np.ndarray) -> tuple[int, int]:
-    """Return the first and the last pixel with a part of the scanned area, and one more pixel."""
-    (places,) = np.nonzero(is_scanned)
-    return (int(places[0]) - 1, int(places[-1]) + 2) if len(places) else (0, 0)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ...base.errors import UserError
-from ...base.geometry import Window, tiles, whole
+from ...base.geometry import Span, Window, shifted, tiles, whole
 from ...base.progress import Progress, silent
 from .image_source import ImageSource, tile_of
 
@@ -28,9 +28,7 @@ def valid_area(source: ImageSource, progress: Progress = silent) -> tuple[Window
         for along, span, axis in zip(has_data, window, (1, 0), strict=True):
             along[span] |= True if valid is None else valid.any(axis)
         count += math.prod(window.size) if valid is None else np.count_nonzero(valid)
-    places = [np.flatnonzero(along) for along in has_data]
-    spans = (slice(int(i[0]), int(i[-1]) + 1) if len(i) else slice(0, 0) for i in places)
-    area = Window(*spans)
+    area = Window(*map(_extent, has_data))
     return area, count == math.prod(area.size)
 
 
@@ -95,9 +93,17 @@ class Cells:
 
     def part_with_data(self, window: Window) -> Window | None:
         """Return the smallest part of a window with all of its cells that have data, if any."""
-        has_data = self.states[tuple(window)] > NONE
-        places = [np.flatnonzero(has_data.any(axis)) for axis in (1, 0)]
-        if not len(places[0]):
+        box = box_of(self.states[tuple(window)] > NONE)
+        if 0 in box.size:
             return None
-        spans = zip(places, window, strict=True)
-        return Window(*(slice(s.start + int(i[0]), s.start + int(i[-1]) + 1) for i, s in spans))
+        return Window(*(shifted(part, span.start) for part, span in zip(box, window, strict=True)))
+
+
+def box_of(mask: np.ndarray) -> Window:
+    """Return the smallest window with all pixels of a mask (h, w); it is empty if none is true."""
+    return Window(*(_extent(mask.any(axis)) for axis in (1, 0)))
+
+
+def _extent(has_data: np.ndarray) -> Span:
+    (places,) = np.nonzero(has_data)
+    return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)

@@ -13,6 +13,7 @@ from ...base.files import open_regular, parse_xml, read_regular
 from ...base.geometry import Window
 from ...data.tiff.places import place_in
 from ...data.tiff.tiff_bands import color_order
+from .image_source import ReadOptions
 from .mosaics import Mosaic, Tile
 from .rasters import RASTERS
 
@@ -29,9 +30,7 @@ ELSEWHERE = '/vsi', '\\\\', '//'  # GDAL's addresses, and shares of other machin
 UNSCALED = 1e-6  # relative difference of the sides of two rectangles
 
 
-def open_virtual(
-    path: Path, channels: int | None = None, nodata: float | None = None, level: int = 0
-) -> Mosaic:
+def open_virtual(path: Path, options: ReadOptions) -> Mosaic:
     """Open a virtual raster.
 
     Bands of transparency are left out if a number of ``channels`` is given: a pixel has data where
@@ -41,6 +40,7 @@ def open_virtual(
         UserError: If the text is damaged, or does more than place parts of raster files on this
             machine, at their own resolution.
     """
+    channels, _, nodata, level, _ = options
     try:
         root = parse_xml(read_regular(path, MAX_TEXT))
         size = int(root.attrib['rasterYSize']), int(root.attrib['rasterXSize'])

@@ -15,9 +15,7 @@ from ...base.errors import UserError
 from ...base.finder import ZARR
 from ...base.geometry import Window
 from ...base.processes import shortened
-from .blocks import require_small_blocks
-from .image_source import ImageSource
-from .levels import require_level
+from .image_source import FileSource, ReadOptions, require_level, require_small_blocks
 from .pixel_sizes import PixelSize, in_micrometers, pixel_size_of
 
 # The names of the axes in OME-Zarr and xarray, in lower case.
@@ -32,7 +30,7 @@ def is_zarr(path: Path) -> bool:
     return ZARR in (p.suffix.lower() for p in (path, *path.parents)) and path.is_dir()
 
 
-class ZarrImage(ImageSource):
+class ZarrImage(FileSource):
     """An array of Zarr, or an image of OME-Zarr at a level; 0 is its first scale.
 
     Axes with names (``dimension_names``, ``_ARRAY_DIMENSIONS`` of xarray, or the axes of OME-Zarr)
@@ -47,39 +45,29 @@ class ZarrImage(ImageSource):
         UserError: If there is no such image, or if it consists of links or runs code.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        channels: int | None = None,
-        nodata: float | None = None,
-        level: int = 0,
-    ) -> None:
+    def __init__(self, path: Path, options: ReadOptions) -> None:
         require('zarr')
         import zarr
         from zarr.storage import LocalStore
 
-        self._arguments, self._root = (path, channels, nodata, level), path.resolve()
+        self._arguments, self._root = (path, options), path.resolve()
         for _ in _regular_files(self._root):
             pass  # before Zarr opens one of them
         node = zarr.open(LocalStore(self._root, read_only=True), mode='r')
-        levels = (
-            [*_scales(path, node)] if isinstance(node, zarr.Group) else [_level(str(path), node)]
-        )
+        is_group = isinstance(node, zarr.Group)
+        levels = [*_scales(path, node)] if is_group else [_level(str(path), node)]
         sizes = [each.shape[:2] for each in levels]
-        require_level(str(path), level, sizes)
-        self._array, self._axes, shape, pixel_size = levels[level]
+        require_level(str(path), options.level, sizes)
+        self._array, self._axes, shape, pixel_size = levels[options.level]
         array, dtype = self._array, self._array.dtype
         if dtype.kind not in 'biuf' or PICKLE in str(array.metadata.to_dict() | {'attributes': 0}):
             raise UserError(f'{path} does not hold plain numbers, but {dtype}: write it with zstd')
         rows, columns = (array.chunks[axis] for axis in self._axes[:2])
         of_pixel = dtype.itemsize * math.prod(array.chunks) // (rows * columns)
         require_small_blocks(path, (rows, columns), of_pixel)
-        super().__init__(str(path), path, shape, dtype, channels, nodata)
-        self._use_level(level, sizes)
+        super().__init__(str(path), path, shape, dtype, options.channels, options.nodata)
+        self._use_level(options.level, sizes)
         self.pixel_size = pixel_size
-
-    def __reduce__(self) -> tuple:
-        return ZarrImage, self._arguments, dict(_state=self._state)
 
     def _file_state(self) -> list:
         digest = hashlib.sha256()
@@ -154,17 +142,7 @@ def _level(
         names = getattr(array.metadata, 'dimension_names', None)
         names = names or array.attrs.get('_ARRAY_DIMENSIONS')
     shape = array.shape
-    if names and None not in names:
-        rows, columns, channels = (
-            next((i for i, axis in enumerate(names) if axis.lower() in usual), None)
-            for usual in (ROWS, COLUMNS, CHANNELS)
-        )
-    else:
-        first = max(0, len(shape) - 3)
-        is_first = len(shape) > 2 and shape[first] < shape[-1]
-        rows, columns = (first + is_first, first + 1 + is_first)
-        channels = None if len(shape) < 3 else first if is_first else first + 2
-    axes = rows, columns, channels
+    rows, columns, channels = axes = _axes(shape, names)
     others = [n for axis, n in enumerate(shape) if axis not in axes]
     if None in axes[:2] or columns >= len(shape) or others != [1] * len(others):
         raise UserError(
@@ -173,6 +151,20 @@ def _level(
         )
     count = 1 if channels is None else shape[channels]
     return _Level(array, axes, (shape[rows], shape[columns], count), pixel_size)
+
+
+def _axes(shape: Sequence[int], names: Sequence[str] | None) -> list[int | None]:
+    """Return the numbers of the axes y, x and c of an array; None for an axis that it lacks."""
+    if names and None not in names:
+        return [
+            next((i for i, axis in enumerate(names) if axis.lower() in usual), None)
+            for usual in (ROWS, COLUMNS, CHANNELS)
+        ]
+    if len(shape) < 3:
+        return [0, 1, None]
+    first = len(shape) - 3
+    is_first = shape[first] < shape[-1]
+    return [first + is_first, first + is_first + 1, first if is_first else first + 2]
 
 
 def _regular_files(folder: Path | str) -> Iterator[os.DirEntry]:

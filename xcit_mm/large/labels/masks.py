@@ -1,6 +1,9 @@
 """Masks of the pixels of an image that are predicted."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +11,17 @@ import numpy as np
 
 from ...base.errors import UserError
 from ...base.geometry import Window, overlap
-from ...network.weights.cache import is_url
+from ...base.http import is_url
 from ..files.image_source import ImageSource
 from ..files.image_views import ImageView
 from ..files.no_data import has_data
 from ..files.open_image import ARRAYS, open_image
 from ..files.rasters import LABELS, RASTERS
+from ..files.validity import box_of
 from .placed_rasters import laid_over
+from .read_features import Features, in_pixels, not_in_image, read_features
+
+WGS84 = 'EPSG:4326'  # the system of GeoJSON files that name none (RFC 7946)
 
 
 class Mask(ABC):
@@ -67,12 +74,8 @@ class Stretched(Mask):
     def __init__(self, mask: np.ndarray, size: tuple[int, int]) -> None:
         self._mask, self._size = mask, size
         self.share = float(mask.mean())
-        places = [np.flatnonzero(mask.any(axis)) for axis in (1, 0)]
-        self.box = Window(slice(0, 0), slice(0, 0))
-        if len(places[0]):
-            scales = zip(places, size, mask.shape, strict=True)
-            spans = (slice(int(i[0]) * n // m, -(-(int(i[-1]) + 1) * n // m)) for i, n, m in scales)
-            self.box = Window(*spans)
+        scales = zip(box_of(mask), size, mask.shape, strict=True)
+        self.box = Window(*(slice(s.start * n // m, -(-s.stop * n // m)) for s, n, m in scales))
 
     def read(self, window: Window) -> np.ndarray:
         rows, columns = (
@@ -143,3 +146,57 @@ def _selected(mask: ImageSource, window: Window) -> np.ndarray:
     if mask.file_nodata is not None:
         chosen &= has_data(values, mask.file_nodata)
     return chosen if valid is None else chosen & valid
+
+
+class Polygons(Mask):
+    """The pixels whose centers are in polygons, in pixels of the image."""
+
+    def __init__(self, polygons: Sequence[Any], size: tuple[int, int]) -> None:
+        import shapely
+
+        self._tree = shapely.STRtree(polygons)
+        left, top, right, bottom = shapely.total_bounds(polygons)
+        self.box = Window.around((left, top, right, bottom), size).clipped(size)
+
+    def read(self, window: Window) -> np.ndarray:
+        import shapely
+        from rasterio.features import rasterize
+        from rasterio.transform import Affine
+
+        rows, columns = window
+        box = shapely.box(columns.start, rows.start, columns.stop, rows.stop)
+        near = self._tree.geometries[self._tree.query(box)]
+        if not len(near):
+            return np.zeros(window.size, bool)
+        place = Affine.translation(columns.start, rows.start)
+        inside = rasterize(near, window.size, transform=place, dtype=np.uint8)
+        return inside.astype(bool)
+
+
+def polygons_of(path: str | Path, image: ImageSource) -> Polygons:
+    """Return the polygons of a GeoJSON file or GeoPackage in an image.
+
+    They are converted to the reference system of the image. The coordinates of a file that names no
+    system are map coordinates of the image or, if they lie outside, degrees. For an image without a
+    reference system, they are pixels of the full image.
+
+    Raises:
+        UserError: If the file cannot be used, or has no polygon in the image.
+    """
+    features = read_features(path)
+    inside = _placed(features, image)
+    if not inside and features.crs is None and image.georeference.get('crs') is not None:
+        with suppress(UserError):  # the coordinates are no degrees
+            inside = _placed(replace(features, crs=WGS84), image)
+    if not inside:
+        raise not_in_image(image, features)
+    return Polygons(inside, image.shape[:2])
+
+
+def _placed(features: Features, image: ImageSource) -> list[Any]:
+    """Return the polygons that overlap an image, in its pixels."""
+    import shapely
+
+    polygons = in_pixels(features, image).geometries
+    # After a conversion, rounding may let a polygon cross itself; clip_by_rect accepts this.
+    return [p for p in polygons if shapely.clip_by_rect(p, 0, 0, *image.shape[1::-1]).area]

@@ -243,11 +243,11 @@ class _Detector:
             return None, None
         boxes = get_box_tensor(instances.bboxes).to(self._device)
         touches, is_own = _places(boxes, tile, self.outputs.size)
-        found = InstanceData(bboxes=boxes[touches])
-        found.labels = instances.labels.to(self._device)[touches]
+        touching = InstanceData(bboxes=boxes[touches])
+        touching.labels = instances.labels.to(self._device)[touches]
         if 'masks' in instances:
-            found.masks = instances.masks[touches.nonzero()[:, 0].cpu().numpy()]
-        return found, is_own[touches]
+            touching.masks = instances.masks[touches.nonzero()[:, 0].cpu().numpy()]
+        return touching, is_own[touches]
 
 
 def _places(boxes: Tensor, tile: Window, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -296,9 +296,9 @@ def _assigner_of_tile(assigner: Any, is_own: Tensor) -> Any:
     def assign_wrt_overlaps(overlaps: Tensor, labels: Tensor) -> AssignResult:
         elsewhere = torch.where(is_own, -1, 2).to(overlaps)  # no overlap is larger than 1
         overlaps = torch.cat([overlaps, elsewhere[:, None]], 1)
-        found = assigner.assign_wrt_overlaps(overlaps, labels)
-        values = found.gt_inds, found.max_overlaps, found.labels
-        return AssignResult(found.num_gts, *(value[:-1] for value in values))
+        assigned = assigner.assign_wrt_overlaps(overlaps, labels)
+        values = assigned.gt_inds, assigned.max_overlaps, assigned.labels
+        return AssignResult(assigned.num_gts, *(value[:-1] for value in values))
 
     of_tile = copy(assigner)
     of_tile.assign_wrt_overlaps = assign_wrt_overlaps

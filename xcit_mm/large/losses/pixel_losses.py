@@ -146,8 +146,8 @@ class Dice(PixelLoss):
         is_label = (labels < classes) & (labels != module.ignore_index)
         of_label = p.gather(1, labels.clamp(max=classes - 1)[:, None])[:, 0]
         if module.ignore_index is not None and 0 <= module.ignore_index < classes:
-            kept = torch.arange(classes, device=p.device) != module.ignore_index
-            p = p[:, kept]
+            is_counted = torch.arange(classes, device=p.device) != module.ignore_index
+            p = p[:, is_counted]
         sums = (of_label * is_label).sum(), (p if module.naive_dice else p.square()).sum()
         return to_widest(torch.stack(sums))
 

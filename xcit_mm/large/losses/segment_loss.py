@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,30 +14,16 @@ from ...base.errors import UserError
 from ...base.geometry import Window, tiles
 from ...base.progress import Progress, silent
 from ...data.datasets.labels import LabelRule
-from ..maps.held_map import HeldMap
+from ..labels.label_windows import LabelWindows
+from ..maps.axes import Axis
 from ..maps.lazy import LazyMap
 from ..maps.streamed_maps import Pyramid
+from ..tokens.tape import Tape
 from .pixel_losses import EPS, losses_by_type
 
 MAX_TILE = 512  # pixels; the graph of a tile, down to the tokens, is in memory
 MAX_SCORES = 2**22  # scores for which losses are computed at a time: 16 MiB
 HINT = 'train on crops, without stream'
-
-
-class Labels(Protocol):
-    """The labels of an image, which are read by windows.
-
-    Attributes:
-        shape: (H, W).
-        counts: The number of pixels of each label, from 0.
-    """
-
-    shape: tuple[int, int]
-    counts: np.ndarray
-
-    def read(self, window: Window) -> np.ndarray: ...
-
-    def require_classes(self, rule: LabelRule) -> None: ...
 
 
 def require_streamable_losses(model: nn.Module) -> None:
@@ -60,11 +46,11 @@ def require_streamable_losses(model: nn.Module) -> None:
         if head.sampler is not None:
             name = type(head.sampler).__name__
             raise _not_streamed(f'{name} ({where}) compares all pixels', 'remove the sampler')
-        known = losses_by_type()
+        kinds = losses_by_type()
         for module in _modules(head):
-            if type(module) not in known:
+            if type(module) not in kinds:
                 problem = f'{type(module).__name__} ({where}) cannot be computed tile by tile'
-                names = ' or '.join(kind.__name__ for kind in known)
+                names = ' or '.join(kind.__name__ for kind in kinds)
                 raise _not_streamed(problem, f'use {names}')
 
 
@@ -79,7 +65,7 @@ def _modules(head: nn.Module) -> Sequence[nn.Module]:
 
 @torch.enable_grad()
 def losses(
-    model: nn.Module, pyramid: Pyramid, labels: Labels, progress: Progress = silent
+    model: nn.Module, pyramid: Pyramid, labels: LabelWindows, progress: Progress = silent
 ) -> dict[str, Tensor]:
     """Compute the losses of an image, and the gradients of their sum.
 
@@ -131,7 +117,7 @@ def losses(
     return {name: value for head in heads for name, value in head.log().items()}
 
 
-def _read(labels: Labels, window: Window) -> Tensor:
+def _read(labels: LabelWindows, window: Window) -> Tensor:
     return torch.from_numpy(labels.read(window).astype(np.int64))[None]
 
 
@@ -156,7 +142,7 @@ class HeadLosses:
         name: str,
         head: nn.Module,
         maps: Sequence[LazyMap],
-        labels: Labels,
+        labels: LabelWindows,
         size: tuple[int, int],
         scale: int,
     ) -> None:
@@ -232,3 +218,46 @@ class HeadLosses:
                 scores = self.scores.read(part)
                 scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
                 yield scores, sent(target, scores.device)
+
+
+class HeldMap(LazyMap):
+    """A map that reads its windows from one window of its source, which is computed only once.
+
+    A large window of a coarse map has a small halo and needs little memory. Results at full
+    resolution need much memory, so they are computed and differentiated in parts. The gradients of
+    the parts add up to the gradient of the window, which :meth:`backward` passes to the source.
+
+    Args:
+        source: The map.
+    """
+
+    def __init__(self, source: LazyMap) -> None:
+        axes = [Axis(n, lambda span: span) for n in source.shape[2:]]
+        super().__init__(source.shape[1], axes, source, source.shards, self._part, tape=Tape())
+        self._source = source
+        self._window: Window | None = None
+        self._values = self._gradient = None
+
+    def hold(self, window: Window) -> None:
+        """Replace the window, which is computed when a part of it is first read."""
+        self._window, self._values, self._gradient = window, None, None
+
+    def backward(self) -> None:
+        """Pass the gradients of the parts to the source, and free the graph."""
+        if self._gradient is not None:
+            self._values.backward(self._gradient)
+        self.hold(self._window)
+
+    def tokens_read(self, window: Window) -> Iterator[Window]:
+        return self._source.tokens_read(window)
+
+    def _part(self, window: Window) -> Tensor:
+        if self._values is None:
+            self._values = self._source.read(self._window, {})
+        part = (..., *window.within(self._window))
+        return self.tape.window(self._values.detach()[part], partial(self._add, part))
+
+    def _add(self, part: tuple, gradient: Tensor) -> None:
+        if self._gradient is None:
+            self._gradient = torch.zeros_like(self._values)
+        self._gradient[part] += gradient

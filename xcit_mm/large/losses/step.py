@@ -13,11 +13,10 @@ from ...base.processes import all_processes, cpu_group, require_same
 from ...base.progress import Progress, silent
 from ..maps.known_models import require_detector, require_segmentor
 from ..maps.streamed_maps import Pyramid
-from ..tokens.backward import TrainedPasses, added_up, new_gradients, workspace_of
+from ..tokens.backward import TrainedPasses, new_gradients, pass_back, workspace_of
 from ..tokens.normalized import NormalizedImage
 from ..tokens.passes import Unread
 from ..tokens.streamable import require_trainable
-from ..tokens.tape import Tape
 from . import detect_loss, segment_loss
 
 
@@ -99,24 +98,18 @@ def _gradients(
 ) -> dict[str, Tensor]:
     """Add the gradients of an image to ``grad``, and return the parts of its loss."""
     passes = TrainedPasses(model.backbone, image, group=group)
-    shards = passes.shards
-    if shards.count > 1:
+    if passes.shards.count > 1:
         require_same({'the shape of the image': image.shape}, group or cpu_group())
     trunk = {id(p) for part in passes.trunk for p in part.parameters()}
     of_tiles = [p for p in model.parameters() if p.requires_grad and id(p) not in trunk]
-    with workspace_of(passes, memory, store):
-        passes.run(progress)
-        tape, of_levels = Tape(), passes.gradients()
-        pyramid = Pyramid(passes, tape, of_levels)
-        with added_up(of_tiles, shards):
-            if hasattr(model, 'decode_head'):
-                parts = segment_loss.losses(model, pyramid, sample.label_windows, progress)
-            else:
-                parts = detect_loss.losses(model, pyramid, passes, sample, image.size, progress)
-        for of_level in of_levels:
-            of_level.settle()
-        passes.backward(of_levels, progress)
-    return parts
+
+    def losses(*leaves: Any) -> dict[str, Tensor]:
+        pyramid = Pyramid(passes, *leaves)
+        if hasattr(model, 'decode_head'):
+            return segment_loss.losses(model, pyramid, sample.label_windows, progress)
+        return detect_loss.losses(model, pyramid, passes, sample, image.size, progress)
+
+    return pass_back(passes, of_tiles, losses, memory, store, progress)
 
 
 class _Loss(Function):

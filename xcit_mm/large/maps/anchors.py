@@ -31,8 +31,8 @@ class DenseOutputs:
 
     def read(self, tile: Window) -> list[list[Tensor]]:
         """Compute, for each output, the windows of its levels that hold the anchors of a tile."""
-        known: dict[tuple, Tensor] = {}
-        return [[m.read(window, known) for m, window in levels] for levels in self._windows(tile)]
+        shared: dict[tuple, Tensor] = {}
+        return [[m.read(window, shared) for m, window in levels] for levels in self._windows(tile)]
 
     def borrow_for(self, pyramid: Pyramid, tiles: Sequence[Window]) -> int:
         """Copy the rows of tokens that reading the tiles of this process requires.

@@ -56,12 +56,12 @@ def detect(
     progress.expect(2 + model.roi_head.with_mask if with_rois else 1)
     if not with_rois:
         # The boxes of all tiles are suppressed together at the end.
-        found, _ = steps.propose(model.bbox_head, cfg, with_nms=False)
-        return _own(_suppressed(found, passes.shards, cfg), passes.shards, size)
+        boxes, _ = steps.propose(model.bbox_head, cfg, with_nms=False)
+        return _own(_suppressed(boxes, passes.shards, cfg), passes.shards, size)
     proposals, reach = steps.propose(model.rpn_head, model.test_cfg.rpn, with_nms=True)
     with reading_windows(model.roi_head, passes.dtype):
-        found = steps.refine(model.roi_head, proposals, cfg, reach)
-        objects = _own(_suppressed(found, passes.shards, cfg), passes.shards, size)
+        boxes = steps.refine(model.roi_head, proposals, cfg, reach)
+        objects = _own(_suppressed(boxes, passes.shards, cfg), passes.shards, size)
         return steps.mask(model.roi_head, objects, reach) if model.roi_head.with_mask else objects
 
 
@@ -85,7 +85,7 @@ class _Steps:
         outputs = DenseOutputs(head, self.maps)
         own_tiles = self._tiles_of_anchors(outputs)
         reach = outputs.borrow_for(self.pyramid, own_tiles)
-        found = []
+        boxes = []
         for tile in self.progress(own_tiles, 'anchors'):
             with_data = self.passes.pixels_with_data(tile.clipped(self.size))
             if with_data is not None and not with_data.any():
@@ -96,8 +96,8 @@ class _Steps:
             instances = head.predict_by_feat(*values, **options)[0]
             corner = torch.tensor([tile.columns.start, tile.rows.start] * 2)
             instances.bboxes = instances.bboxes.float() + corner.to(instances.bboxes.device)
-            found.append(self._with_data(_clipped(instances, self.size, cfg)))
-        return found, reach
+            boxes.append(self._with_data(_clipped(instances, self.size, cfg)))
+        return boxes, reach
 
     def _with_data(self, instances: InstanceData) -> InstanceData:
         """Return the instances whose center is in a patch with data."""
@@ -126,11 +126,11 @@ class _Steps:
         maps = tuple(map(RoISource, self.maps))
         meta = dict(img_shape=self.size, ori_shape=self.size, scale_factor=(1.0, 1.0))
         without_nms = ConfigDict(cfg, nms=dict(type='nms', iou_threshold=1.0))
-        found = (
+        refined = (
             head.predict_bbox(maps, [meta], [instances], without_nms)[0]
             for instances in self.progress(proposals, 'boxes')
         )
-        return [self._with_data(instances) for instances in found]
+        return [self._with_data(instances) for instances in refined]
 
     def mask(self, head: nn.Module, objects: Objects, reach: int) -> Objects:
         """Return the objects of this process with the masks of a RoI head."""
@@ -156,12 +156,12 @@ def _clipped(instances: InstanceData, size: tuple[int, int], cfg: ConfigDict) ->
     return instances[(sides > max(0, cfg.get('min_bbox_size', 0))).all(1)]
 
 
-def _suppressed(found: list[InstanceData], shards: Shards, cfg: ConfigDict) -> Objects:
+def _suppressed(boxes_of_tiles: list[InstanceData], shards: Shards, cfg: ConfigDict) -> Objects:
     """Return the objects of the tiles of all processes without duplicates, by decreasing score."""
     names = ('bboxes', 'scores', 'labels')
     own = [torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.long)]
-    if found:  # there may be fewer tiles than processes
-        own = [torch.cat([instances[name] for instances in found]).cpu() for name in names]
+    if boxes_of_tiles:  # there may be fewer tiles than processes
+        own = [torch.cat([instances[name] for instances in boxes_of_tiles]).cpu() for name in names]
     everyone, objects = shards.gather(own), None
     if everyone:
         boxes, scores, labels = (torch.cat(arrays) for arrays in zip(*everyone, strict=True))
@@ -180,8 +180,8 @@ def _without_duplicates(boxes: Tensor, scores: Tensor, labels: Tensor, nms: Conf
         detections, indices = batched_nms(
             boxes[group], scores[group], torch.zeros_like(labels[group]), nms
         )
-        kept = detections[:, :4], detections[:, 4], labels[group][indices]
-        parts.append(Objects(*(values.numpy() for values in kept)))
+        remaining = detections[:, :4], detections[:, 4], labels[group][indices]
+        parts.append(Objects(*(values.numpy() for values in remaining)))
     return Objects.cat(parts).by_score()
 
 

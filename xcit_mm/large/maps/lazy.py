@@ -61,20 +61,20 @@ class LazyMap:
             source._uses += 1
 
     def read(
-        self, window: Window, known: dict[tuple, Tensor] | None = None, fill: float = 0.0
+        self, window: Window, computed: dict[tuple, Tensor] | None = None, fill: float = 0.0
     ) -> Tensor:
         """Compute a window (1, C, h, w).
 
         Args:
             window: The window, which may extend beyond the borders of the map.
-            known: Windows that several maps are computed from. Calls with the same dict compute
+            computed: Windows that several maps are computed from. Calls with the same dict compute
                 them only once.
             fill: The value beyond the borders.
         """
         inside = window.clipped(self.shape[2:])
         if 0 in inside.size:
             return self.new_zeros(1, self.shape[1], *window.size).fill_(fill)
-        values = self._read(inside, known)
+        values = self._read(inside, computed)
         if inside == window:
             return values
         rows, columns = (
@@ -83,15 +83,15 @@ class LazyMap:
         )
         return F.pad(values, (*columns, *rows), value=fill)
 
-    def _read(self, window: Window, known: dict[tuple, Tensor] | None) -> Tensor:
+    def _read(self, window: Window, computed: dict[tuple, Tensor] | None) -> Tensor:
         key = id(self), *((span.start, span.stop) for span in window)
-        if known is not None and key in known:
-            return known[key]
+        if computed is not None and key in computed:
+            return computed[key]
         reach = self.reach(window)
-        inputs = (source.read(reach, known, self._fill) for source in self._sources)
+        inputs = (source.read(reach, computed, self._fill) for source in self._sources)
         values = self._compute(window, *inputs)
-        if known is not None and self._uses > 1:
-            known[key] = values
+        if computed is not None and self._uses > 1:
+            computed[key] = values
         return values
 
     def reach(self, window: Window) -> Window:

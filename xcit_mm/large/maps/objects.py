@@ -28,11 +28,11 @@ class Objects:
     def __len__(self) -> int:
         return len(self.scores)
 
-    def __getitem__(self, kept: np.ndarray) -> 'Objects':
+    def __getitem__(self, chosen: np.ndarray) -> 'Objects':
         """Return the objects with these indices, or those for which an array of bool is true."""
-        kept = np.arange(len(self))[kept]
-        masks = None if self.masks is None else [self.masks[i] for i in kept]
-        return Objects(self.boxes[kept], self.scores[kept], self.labels[kept], masks)
+        chosen = np.arange(len(self))[chosen]
+        masks = None if self.masks is None else [self.masks[i] for i in chosen]
+        return Objects(self.boxes[chosen], self.scores[chosen], self.labels[chosen], masks)
 
     @classmethod
     def cat(cls, parts: Sequence['Objects']) -> 'Objects':
@@ -51,14 +51,14 @@ class Objects:
         Objects whose masks cover nothing else are left out. ``valid`` returns which pixels of a
         window have data; None if all of them have.
         """
-        masks, kept = [], []
+        masks, numbers = [], []
         for i, (window, mask) in enumerate(self.masks):
             has_data = valid(window)
             cut = mask if has_data is None else mask & has_data
             if has_data is None or cut.any():
                 masks.append((window, cut))
-                kept.append(i)
-        return replace(self[np.array(kept, int)], masks=masks)
+                numbers.append(i)
+        return replace(self[np.array(numbers, int)], masks=masks)
 
     def placed(
         self, corner: Sequence[float], scale: Sequence[float], size: tuple[int, int]

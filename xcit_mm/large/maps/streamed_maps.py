@@ -13,8 +13,7 @@ from ...base.geometry import Span, Window, grown, shifted
 from ...network.xcit import STRIDES
 from ..tokens.passes import Passes
 from ..tokens.shards import Borrowed
-from ..tokens.tape import Tape
-from ..tokens.token_gradients import TokenGradients
+from ..tokens.tape import Tape, TokenGradients
 from .axes import Axis
 from .lazy import LazyMap
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -33,12 +33,13 @@ from ...network.ops.gram import affine_map, map_tokens
 from ...network.ops.moments import to_widest
 from ...network.ops.sums import from_sums
 from ...network.rows import ALONE, RowsWithGaps
-from .passes import HALO, TILE_TENSORS, Passes
-from .shards import Borrowed, Shards
+from .passes import TILE_TENSORS, Passes
+from .shards import Shards
 from .streamable import require_trainable
-from .token_files import TokenFile
-from .token_gradients import TokenGradients
+from .tape import Tape, TokenGradients
 from .workspace import Demand, free_disk, memory_limit, open_workspace
+
+Result = TypeVar('Result')
 
 TRAINED_TILE_TENSORS = 40  # the most tensors of its size that the graph of a tile needs
 
@@ -223,15 +224,9 @@ class TrainedPasses(Passes):
                 computed, tokens = self._with_data(window), None
                 if computed is not None:
                     x, outer = self._with_halo(source, computed, borrowed)
+                    x = sent(x, self.device)
                     tokens = self._layer_on_tile(n, x, attention, outer, computed)
                 self._write(store, window, computed, tokens)
-
-    def _with_halo(
-        self, source: TokenFile, window: Window, borrowed: Borrowed
-    ) -> tuple[Tensor, Window]:
-        """Return the tokens of a tile with its halo, and the window of them."""
-        outer = window.grown(HALO, self.size)
-        return sent(source.read(outer, borrowed), self.device), outer
 
     def _layer_backward(
         self,
@@ -284,7 +279,7 @@ class TrainedPasses(Passes):
             if window is None:
                 continue
             x, outer = self._with_halo(source, window, borrowed)
-            x.requires_grad_(of_input is not None)
+            x = sent(x, self.device).requires_grad_(of_input is not None)
             with torch.enable_grad():
                 y = self._layer_on_tile(number, x, total.leaves[:2], outer, window)
                 outputs, gradients = [y], [sent(output.file.read(window), y.device).to(y)]
@@ -325,6 +320,31 @@ class TrainedPasses(Passes):
                 of_moments.add(tokens, self._valid(window), outputs, gradients)
             total.add(torch.autograd.grad(outputs, total.leaves, gradients, allow_unused=True))
         accumulate(total.leaves, total.over(self.shards))
+
+
+def pass_back(
+    passes: TrainedPasses,
+    parameters: Sequence[nn.Parameter],
+    compute: Callable[[Tape, list[TokenGradients]], Result],
+    memory: int | None = None,
+    store: str | Path | None = None,
+    progress: Progress = silent,
+) -> Result:
+    """Run passes, compute gradients from their tokens, and pass them back through all layers.
+
+    ``compute`` adds gradients to the tokens of each level, and to the ``grad`` of ``parameters``,
+    which are those outside the layers of the passes. For ``memory`` and ``store``, see
+    :func:`.stream_backward`.
+    """
+    with workspace_of(passes, memory, store):
+        passes.run(progress)
+        of_levels = passes.gradients()
+        with added_up(parameters, passes.shards):
+            result = compute(Tape(), of_levels)
+        for of_level in of_levels:
+            of_level.settle()
+        passes.backward(of_levels, progress)
+    return result
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...base.device import dtype_name, pinned, release_memory, sent, trim_memory, widest_dtype
-from ...base.errors import ArgumentError, UserError
+from ...base.errors import UserError
 from ...base.free_memory import device_memory
 from ...base.geometry import Window, around, grown, length, tiles
 from ...base.progress import Progress, silent
@@ -40,10 +40,9 @@ from ...network.ops.moments import to_widest
 from ...network.ops.sums import from_sums, sums_of_products
 from ...network.pyramid import covered_size
 from ...network.rows import RowsWithGaps
-from .late_writes import LateWrites
 from .shards import Borrowed, Shards
 from .streamable import require_streamable
-from .token_files import TokenFile
+from .token_files import LateWrites, TokenFile
 from .workspace import Workspace
 
 HALO = 2  # tokens to each side that the local interaction reads
@@ -156,8 +155,6 @@ class Passes:
     def _tile(self, rows: int | None) -> tuple[int, int]:
         W = self.size[1]
         if rows is not None:
-            if rows < 1:
-                raise ArgumentError(f'rows={rows!r} is not a positive number of rows of tokens')
             return rows, W
         if self.statistics_window is not None:
             side = max(1, min(self.statistics_window // 2, math.isqrt(self.scale * TILE_TOKENS)))
@@ -384,7 +381,7 @@ class Passes:
                 if computed is not None:
                     if self.statistics_window is not None:
                         area = self._window_around(window)
-                        near = self._tokens_with_data(area, source.read(area, borrowed))
+                        near = self.tokens_with_data(area, source.read(area, borrowed))
                         precise = partial(_precise_sums_of, block, near)
                         near_sums = sums_of_products(block.norm1(near))
                         attention = self._attention(number, near_sums, precise)
@@ -402,14 +399,15 @@ class Passes:
 
         Tokens that a GPU gets from the CPU are read ahead of it.
         """
+        parts = (self._with_halo(source, window, borrowed) for window in windows if window)
+        return prefetch(parts) if source.device != self.device else parts
 
-        def read(window: Window) -> tuple[Tensor, Window]:
-            outer = window.grown(HALO, self.size)
-            tokens = source.read(outer, borrowed)
-            return pinned(tokens, self.device), outer
-
-        parts = map(read, filter(None, windows))
-        return prefetch(parts) if source.device != self.device else (part for part in parts)
+    def _with_halo(
+        self, source: TokenFile, window: Window, borrowed: Borrowed
+    ) -> tuple[Tensor, Window]:
+        """Return the tokens of a window with its halo, and the window of them."""
+        outer = window.grown(HALO, self.size)
+        return pinned(source.read(outer, borrowed), self.device), outer
 
     def _attention(
         self, number: int, sums: Tensor, precise: Callable[[], Tensor]
@@ -462,12 +460,12 @@ class Passes:
         """Compute the sums over all tokens again, with products in float64."""
         sums = self._no_sums()
         for window in self._own_tiles(self.tile):
-            tokens = self._tokens_with_data(window, source.read(window))
+            tokens = self.tokens_with_data(window, source.read(window))
             if len(tokens):
                 sums += _precise_sums_of(block, tokens)
         return self.shards.sum(sums)
 
-    def _tokens_with_data(self, window: Window, tokens: Tensor) -> Tensor:
+    def tokens_with_data(self, window: Window, tokens: Tensor) -> Tensor:
         """Return the tokens (h, w, C) or (n, C) of a window that have data."""
         valid = self._valid(window)
         tokens = tokens.to(self.device)
@@ -499,7 +497,7 @@ class Passes:
             return self._no_sums()
         if self.statistics_window is not None or number == self.count - 1:
             return 0 * tokens.sum(dtype=torch.promote_types(self.dtype, torch.float32))
-        tokens = self._tokens_with_data(window, tokens)
+        tokens = self.tokens_with_data(window, tokens)
         if not len(tokens):
             return self._no_sums()
         z = self.backbone.blocks[number].norm1(tokens)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ...base.geometry import Window
 from ...network.models.class_attention import ClassAttention
 from ...network.models.image_xcit import ImageXCiT, XCiTTrunk
 from ...network.ops.moments import to_widest
@@ -55,16 +54,9 @@ class StreamedFeatures:
         store = passes.store(passes.count - 1)
         ((_, _, _, norm),) = self._model.levels
         for window in passes.tiles():
-            x = self._with_data(window, store.read(window).to(passes.device))
+            x = passes.tokens_with_data(window, store.read(window)).flatten(0, -2)
             if len(x):
                 yield norm(x.T[None, :, :, None])[0, :, :, 0].T
-
-    def _with_data(self, window: Window, tokens: Tensor) -> Tensor:
-        cells = self._passes.cells
-        valid = None if cells is None else cells.valid(window)
-        if valid is None:
-            return tokens.flatten(0, 1)
-        return tokens[torch.from_numpy(valid).to(tokens.device)]
 
     @torch.inference_mode()
     def token(self) -> Tensor:

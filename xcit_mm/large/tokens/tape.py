@@ -1,22 +1,19 @@
 """The leaves of the autograd graphs of tiles, and the destinations of their gradients.
 
 The loss of an image is a sum over tiles. Each tile has a graph of its own, which begins at windows
-of stored tokens and at sums over whole maps. A :class:`Tape` holds these tensors, its leaves.
+of stored tokens and at sums over whole maps. A :class:`Tape` holds these tensors, its leaves, and
+:class:`TokenGradients` add up the gradients of the windows.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...base.geometry import Window
-
-
-class Readable(Protocol):
-    """A map that is computed from tokens, such as a :class:`.LazyMap`."""
-
-    def tokens_read(self, window: Window) -> Iterator[Window]: ...
+from ...base.geometry import Window, length, overlap, shifted
+from .shards import Shards
+from .token_files import TokenFile
 
 
 class Tape:
@@ -26,13 +23,13 @@ class Tape:
     the last tile, :meth:`finish` passes back the gradients of the sums.
 
     Attributes:
-        reads: The maps that :meth:`finish` reads, with their windows.
+        reads: The maps (:class:`.LazyMap`) that :meth:`finish` reads, with their windows.
     """
 
     def __init__(self) -> None:
         self._windows: list[tuple[Tensor, Callable[[Tensor], None]]] = []
         self._sums: list[tuple[Tensor, Callable[[Tensor], None]]] = []
-        self.reads: list[tuple[Readable, Window]] = []
+        self.reads: list[tuple[Any, Window]] = []
 
     def window(self, values: Tensor, add: Callable[[Tensor], None]) -> Tensor:
         """Return a leaf with the values of a window; ``add`` is called with its gradient.
@@ -49,7 +46,7 @@ class Tape:
         self,
         values: Tensor,
         send_back: Callable[[Tensor], None],
-        read: tuple[Readable, Window],
+        read: tuple[Any, Window],
     ) -> Tensor:
         """Return a leaf with sums over a map, which all tiles share.
 
@@ -75,3 +72,50 @@ class Tape:
             leaf, send_back = self._sums.pop()
             send_back(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)
         self.reads.clear()
+
+
+class TokenGradients:
+    """The gradient of tokens (H, W, C), to which windows are added.
+
+    A window may reach into rows of other processes. These rows are kept until :meth:`settle` sends
+    them to the processes that hold them.
+
+    Args:
+        file: The gradient of the rows of this process, initially 0.
+        shards: The rows of each process.
+
+    Attributes:
+        is_used: Whether a window was added.
+    """
+
+    def __init__(self, file: TokenFile, shards: Shards) -> None:
+        self.file, self._shards = file, shards
+        self._foreign: list[tuple[slice, Tensor]] = []
+        self._needed, self.is_used = shards.rows, False
+
+    def expect(self, needed: slice) -> None:
+        """Prepare for windows within the ``needed`` rows."""
+        self._needed = needed
+        self._foreign = [
+            (rows, torch.zeros(length(rows), *self.file.shape[1:], dtype=self.file.dtype))
+            for _, _, rows in self._shards.exchanged(needed)
+            if length(rows)
+        ]
+
+    def add(self, window: Window, values: Tensor) -> None:
+        """Add the gradient (h, w, C) of a window."""
+        self.is_used = True
+        own = overlap(window.rows, self.file.rows)
+        if length(own):
+            self.file.add(Window(own, window.columns), values[shifted(own, -window.rows.start)])
+        for rows, gradient in self._foreign:
+            shared = overlap(window.rows, rows)
+            if length(shared):
+                part = values[shifted(shared, -window.rows.start)]
+                gradient[shifted(shared, -rows.start), window.columns] += part.to(gradient)
+
+    def settle(self) -> None:
+        """Send the rows of other processes to them. All processes have to call this method."""
+        self._shards.give_back(self._needed, self._foreign, self.file)
+        for _, gradient in self._foreign:
+            gradient.zero_()

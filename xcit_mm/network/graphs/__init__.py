@@ -6,6 +6,6 @@ decides for each call whether it is captured, replayed or left as it is, ``captu
 static tensors of one size, and ``recorder`` records the graphs.
 """
 
-from .model_parts import MAX_SIZES, GraphedModel
+from .model_parts import GraphedModel
 
-__all__ = ['MAX_SIZES', 'GraphedModel']
+__all__ = ['GraphedModel']

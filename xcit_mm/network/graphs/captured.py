@@ -11,7 +11,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from ...base.waits import counted
+from ..waits import counted
 from .flat_gradients import Gradients, reached_parameters
 from .recorder import Recorder
 
@@ -117,13 +117,13 @@ class Captured:
             return [x.detach() for x in self._live]
 
         def backward() -> list[Tensor]:
-            found = self._computation.gradients(self._live, sources, self._cotangents)
-            pairs = [(s, found[p]) for p, s in static.items() if p in found]
+            by_source = self._computation.gradients(self._live, sources, self._cotangents)
+            pairs = [(s, by_source[p]) for p, s in static.items() if p in by_source]
             if pairs:
                 torch._foreach_copy_(*zip(*pairs, strict=True))
-            self._parameters = [p for p in static if p in found]
-            self._with_gradient = [x for x in self._inputs if x in found]
-            return [found[x] for x in self._with_gradient]
+            self._parameters = [p for p in static if p in by_source]
+            self._with_gradient = [x for x in self._inputs if x in by_source]
+            return [by_source[x] for x in self._with_gradient]
 
         self._outputs, self._forward = recorder.record(forward)
         if self._cotangents is None:  # those of the eager pass are compared
@@ -158,9 +158,9 @@ class Captured:
         replayed = self._replay_forward(self._inputs)
         errors = dict(outputs=_relative_error(replayed, outputs))
         if self._differentiable:
-            found = self._replay_backward([x.clone() for x in self._cotangents])
+            values = self._replay_backward([x.clone() for x in self._cotangents])
             places = [*self._inputs, *self._parameters]
-            named = {x: g for x, g in zip(places, found, strict=True) if g is not None}
+            named = {x: g for x, g in zip(places, values, strict=True) if g is not None}
             if named.keys() != gradients.keys():
                 raise CaptureError('its graphs differentiate other parameters than an eager pass')
             errors['gradients'] = _relative_error(
@@ -208,8 +208,8 @@ class _Computation:
         roots = [x for x in outputs if x.requires_grad]
         if not (roots and sources):
             return {}
-        found = torch.autograd.grad(roots, sources, cotangents, allow_unused=True)
-        return {x: g for x, g in zip(sources, found, strict=True) if g is not None}
+        values = torch.autograd.grad(roots, sources, cotangents, allow_unused=True)
+        return {x: g for x, g in zip(sources, values, strict=True) if g is not None}
 
     def structured(self, tensors: Sequence[Tensor]) -> Any:
         """Return tensors in the structure of the outputs."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from mmdet.models.losses import CrossEntropyLoss, accuracy
@@ -119,15 +119,15 @@ class BatchedRoIHead(StandardRoIHead):
         counts = [0, *(len(each) for each in objects[:-1])]
         first = to_device(list(accumulate(counts)), torch.long, boxes.device)  # of each image
         candidates = proposed.gather(1, index[..., None].expand(-1, -1, 4))
-        found = boxes.gather(1, number[..., None].expand(-1, -1, 4))
-        return _Targets(
+        of_images = (
             torch.cat((image.expand_as(index)[..., None].to(candidates), candidates), dim=-1),
-            found,
+            boxes.gather(1, number[..., None].expand(-1, -1, 4)),
             labels.gather(1, number),
             first[:, None] + number,
             are_positive,
             are_valid,
         )
+        return _Targets(*(values.flatten(0, 1) for values in of_images))
 
     def _box_losses(self, x: Sequence[Tensor], regions: Regions, targets: '_Targets') -> dict:
         head = self.bbox_head
@@ -169,7 +169,7 @@ class BatchedRoIHead(StandardRoIHead):
         return dict(loss_mask=head.loss_mask(predicted, wanted, labels))
 
 
-class _Targets:
+class _Targets(NamedTuple):
     """The sampled boxes of all images, K in each, of which some are not valid.
 
     Attributes:
@@ -181,15 +181,9 @@ class _Targets:
         are_valid: (B K,), whether the box is sampled.
     """
 
-    def __init__(
-        self,
-        boxes: Tensor,
-        objects: Tensor,
-        labels: Tensor,
-        numbers: Tensor,
-        are_positive: Tensor,
-        are_valid: Tensor,
-    ) -> None:
-        self.boxes, self.objects = boxes.flatten(0, 1), objects.flatten(0, 1)
-        self.labels, self.numbers = labels.flatten(), numbers.flatten()
-        self.are_positive, self.are_valid = are_positive.flatten(), are_valid.flatten()
+    boxes: Tensor
+    objects: Tensor
+    labels: Tensor
+    numbers: Tensor
+    are_positive: Tensor
+    are_valid: Tensor

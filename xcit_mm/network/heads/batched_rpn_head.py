@@ -94,8 +94,8 @@ class BatchedRPNHead(RPNHead):
             assigned = match(self.assigner, grid.boxes, self._inside(grid, infos), boxes, exist)
             positive, negative = sample(self.sampler, assigned)
             number = positive.gather(assigned).sub_(1).clamp_(min=0)  # of the object
-            found = boxes.gather(1, number[..., None].expand(-1, -1, 4))
-            targets = encode(self.bbox_coder, grid.boxes[positive.index], found)
+            matched = boxes.gather(1, number[..., None].expand(-1, -1, 4))
+            targets = encode(self.bbox_coder, grid.boxes[positive.index], matched)
             is_positive = positive.are_valid
             targets = targets.where(is_positive[..., None], 0)
             # As mmdet counts them: at least one positive and one negative sample of each image.
@@ -164,10 +164,10 @@ class BatchedRPNHead(RPNHead):
 
     def _kept(self, boxes: Tensor, moved: Tensor, scores: Tensor, cfg: Any) -> InstanceData:
         """Return the proposals of an image; the last box that NMS keeps is a blank one."""
-        kept = torch.ops.torchvision.nms(moved, scores, cfg.nms.iou_threshold)[:-1]
-        kept = kept[: cfg.max_per_img]
-        labels = kept.new_zeros(len(kept))
-        return InstanceData(bboxes=boxes[kept], scores=scores[kept], labels=labels)
+        best = torch.ops.torchvision.nms(moved, scores, cfg.nms.iou_threshold)[:-1]
+        best = best[: cfg.max_per_img]
+        labels = best.new_zeros(len(best))
+        return InstanceData(bboxes=boxes[best], scores=scores[best], labels=labels)
 
 
 def _is_plain(cfg: Any) -> bool:

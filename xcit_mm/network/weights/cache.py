@@ -16,11 +16,6 @@ ZIP_START = b'PK'  # of a file of torch.save
 PICKLE_START = b'\x80'  # of a file of torch.save before PyTorch 1.6
 
 
-def is_url(path: str) -> bool:
-    """Return whether a checkpoint is named by a web address."""
-    return path.startswith(('http://', 'https://'))
-
-
 def download(url: str, otherwise: str = '') -> Path:
     """Download a checkpoint into mmengine's cache, once, and return its path.
 

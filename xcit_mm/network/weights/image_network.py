@@ -1,6 +1,5 @@
 """The network that embeds images, from any file with an XCiT, and what the file says of images."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from .names import (
     Architecture,
     architecture,
     image_state,
+    meta_of,
     model_state,
     require_same_tensors,
 )
@@ -54,7 +54,7 @@ def load_image_network(path: str | Path, trusted: bool = False) -> ImageNetwork:
         for name, value in image_state(model_state(checkpoint, path)).items()
         if name not in HEAD
     }
-    if _meta(checkpoint).get(CLASS_ATTENTION) is False:
+    if meta_of(checkpoint).get(CLASS_ATTENTION) is False:
         state = {name: value for name, value in state.items() if not name.startswith(CLASSIFIER)}
     shape = architecture(state, path)
     has_token = any(name.startswith(CLASSIFIER) for name in state)
@@ -71,14 +71,9 @@ def load_image_network(path: str | Path, trusted: bool = False) -> ImageNetwork:
 
 def described_images(checkpoint: Any) -> dict[str, Any]:
     """Return ``meta['images']`` of what a file holds, or an empty dict without it."""
-    return dict(_meta(checkpoint).get(IMAGES) or {})
+    return dict(meta_of(checkpoint).get(IMAGES) or {})
 
 
 def described_classes(checkpoint: Any) -> list[str]:
     """Return the names of the classes of what a file holds, or an empty list without them."""
-    return list(_meta(checkpoint).get(CLASSES) or [])
-
-
-def _meta(checkpoint: Any) -> Mapping[str, Any]:
-    meta = checkpoint.get('meta') if isinstance(checkpoint, Mapping) else None
-    return meta if isinstance(meta, Mapping) else {}
+    return list(meta_of(checkpoint).get(CLASSES) or [])

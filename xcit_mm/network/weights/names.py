@@ -75,6 +75,12 @@ def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
     return {str(name).removeprefix('module.'): value for name, value in state.items()}
 
 
+def meta_of(checkpoint: Any) -> Mapping[str, Any]:
+    """Return the ``meta`` of what a file holds, or an empty dict without it."""
+    meta = checkpoint.get('meta') if isinstance(checkpoint, Mapping) else None
+    return meta if isinstance(meta, Mapping) else {}
+
+
 def without_prefix(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Return the weights of the backbone by their names in it; without a prefix, all weights."""
     for prefix in (TEACHER, BACKBONE):

@@ -11,9 +11,10 @@ from mmengine.runner import CheckpointLoader
 from torch import nn
 
 from ...base.errors import UserError, did_you_mean, list_folder_hint
+from ...base.http import is_url
 from ...base.shipped import HUB, is_folder
 from ..models import ImageXCiT
-from .cache import download, is_url
+from .cache import download
 from .hub import find_file
 from .inflation import inflate
 from .names import (
@@ -48,10 +49,8 @@ def load_pretrained(
     """
     if not path:
         raise UserError("init_cfg=dict(type='Pretrained', checkpoint=...) names no checkpoint")
-    weights, model = (
-        model_state(read_checkpoint(path, trusted=trusted), path),
-        backbone.state_dict(),
-    )
+    weights = model_state(read_checkpoint(path, trusted=trusted), path)
+    model = backbone.state_dict()
     if isinstance(backbone, ImageXCiT):
         state, optional = image_state(weights), CLASSIFIER
         # A head for other classes, or for none.

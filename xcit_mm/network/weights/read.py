@@ -10,8 +10,9 @@ from torch import Tensor
 from ...base.environment import require
 from ...base.errors import DependencyError, UserError, list_folder_hint, reason
 from ...base.files import open_regular
+from ...base.http import is_url
 from ...base.shipped import is_folder
-from .cache import PICKLE_START, START, ZIP_START, download, is_safetensors, is_url
+from .cache import PICKLE_START, START, ZIP_START, download, is_safetensors
 from .hub import find_file
 from .pickles import load_safely
 
@@ -36,7 +37,10 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
     path = str(path)
     if path.startswith(TIMM):
         return _read_timm(path)
-    file = _find(path, trusted)
+    if is_url(path):
+        file = download(path)
+    else:
+        file = find_file(path, trusted) if is_folder(path) else Path(path).expanduser()
     try:
         with open_regular(file) as stream:
             start = stream.read(START)
@@ -55,12 +59,6 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
             )
     cached = f' ({file}: delete it to download it again)' if is_url(path) else ''
     raise UserError(f'the checkpoint {path}{cached} cannot be read: {why}')
-
-
-def _find(path: str, trusted: bool) -> Path:
-    if is_url(path):
-        return download(path)
-    return find_file(path, trusted) if is_folder(path) else Path(path).expanduser()
 
 
 def _read_file(file: Path, start: bytes, map_location: Any, trusted: bool) -> Any:

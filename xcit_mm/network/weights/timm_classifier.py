@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...base.environment import require
-from ...base.errors import UserError, reason
+from ...base.errors import UserError
 from ..accelerate import accelerate
 from .inflation import STEM
 from .names import architecture, model_state, require_same_tensors, without_prefix
@@ -71,10 +71,7 @@ def build_classifier(state: Mapping[str, Tensor], path: str | Path) -> nn.Module
             tokens_norm=shape.arch != 'n12',
         )
     model.to_empty(device='cpu')
-    try:
-        weights = checkpoint_filter_fn(dict(state), model)
-    except (IndexError, KeyError, RuntimeError) as error:
-        raise UserError(f'{path} has damaged class-attention layers ({reason(error)})') from None
+    weights = checkpoint_filter_fn(dict(state), model)
     require_same_tensors(weights, model.state_dict(), path)
     model.load_state_dict(weights)
     return accelerate(model.eval())

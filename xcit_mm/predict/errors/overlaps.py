@@ -73,12 +73,12 @@ def matched(pairs: Iterable[Sequence[int]], taken: Iterable[int] = ()) -> dict[i
         The index of the annotation by the index of the prediction. Annotations that are ``taken``
         are matched with none.
     """
-    found, taken = {}, set(taken)
+    partners, taken = {}, set(taken)
     for prediction, annotation in pairs:
-        if prediction not in found and annotation not in taken:
-            found[prediction] = annotation
+        if prediction not in partners and annotation not in taken:
+            partners[prediction] = annotation
             taken.add(annotation)
-    return found
+    return partners
 
 
 def _columns(entries: Sequence[tuple[float, int, Any]]) -> tuple[np.ndarray, np.ndarray, list]:

@@ -110,19 +110,19 @@ def costs(judged: Judgment, num_classes: int) -> dict[str, float]:
     gains = {}
     for kind, name in enumerate(ERROR_KINDS):
         is_fixed = (judged.kinds == kind) & (judged.right >= 0)
-        kept = np.where(judged.kinds == kind, is_fixed, judged.counts)
+        is_counted = np.where(judged.kinds == kind, is_fixed, judged.counts)
         classes = np.where(is_fixed, judged.right, judged.predicted)
         left = numbers
         if name == 'missed':
             is_missed = np.maximum(judged.found, judged.near) == NEVER
             left = numbers - np.bincount(judged.annotated[is_missed], minlength=num_classes)
-        fixed = _mean_precision(judged.scores, classes, is_true | is_fixed, kept, left)
+        fixed = _mean_precision(judged.scores, classes, is_true | is_fixed, is_counted, left)
         # Where it is negative, the 101 recalls are the reason, at which the precision is read.
         gains[name] = max(fixed - now, 0.0)
-    found = np.bincount(judged.annotated[judged.found > NEVER], minlength=num_classes)
+    numbers_found = np.bincount(judged.annotated[judged.found > NEVER], minlength=num_classes)
     common = judged.predicted, is_true, judged.counts
     gains[FALSE] = _mean_precision(is_true.astype(float), *common, numbers) - now
-    gains[MISSING] = _mean_precision(judged.scores, *common, found) - now
+    gains[MISSING] = _mean_precision(judged.scores, *common, numbers_found) - now
     return gains
 
 
@@ -138,15 +138,15 @@ def _mean_precision(
     scores: np.ndarray,
     classes: np.ndarray,
     is_true: np.ndarray,
-    kept: np.ndarray,
+    is_counted: np.ndarray,
     numbers: np.ndarray,
 ) -> float:
     """Return the mean over the classes that are annotated or predicted of their AP, 0 to 1.
 
     ``numbers`` are the annotated objects of each class.
     """
-    order = np.lexsort((-scores[kept], classes[kept]))
-    classes, is_true = classes[kept][order], is_true[kept][order]
+    order = np.lexsort((-scores[is_counted], classes[is_counted]))
+    classes, is_true = classes[is_counted][order], is_true[is_counted][order]
     ends = np.searchsorted(classes, np.arange(len(numbers) + 1))
     precisions = [
         _average_precision(is_true[start:end], number)

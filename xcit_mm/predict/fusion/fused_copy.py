@@ -90,8 +90,8 @@ class FusedCopy:
         self._version: Hashable = None
 
     def __getstate__(self) -> dict[str, object]:
-        kept = dict(dtype=self.dtype, compiled=self.compiled, graphs=self.graphs)
-        return kept | dict(_version=None)  # without the copy
+        state = dict(dtype=self.dtype, compiled=self.compiled, graphs=self.graphs)
+        return state | dict(_version=None)  # without the copy
 
     @contextmanager
     def of(self, model: nn.Module) -> Iterator[nn.Module]:

@@ -39,7 +39,9 @@ MAX_TEXTS = 300  # number of objects in a picture above which texts would hide t
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LargePrediction:
-    """Attributes of predictions for an image of H x W pixels; ``image`` is a reduced picture.
+    """Attributes of predictions for an image of H x W pixels.
+
+    ``image`` is a picture of it, reduced to at most 4,096 pixels per side.
 
     Attributes:
         size: (H, W).
@@ -55,11 +57,6 @@ class LargePrediction:
     georeference: Mapping[str, Any]
     workspace: Workspace
     window: Window | None = None
-
-    @property
-    def picture(self) -> np.ndarray:
-        """The image, reduced to at most 4,096 pixels per side; RGB, uint8."""
-        return self.image
 
     @property
     def _size(self) -> tuple[int, int]:

@@ -11,17 +11,14 @@ import numpy as np
 
 from ...base.errors import ArgumentError, UserError
 from ...base.geometry import Window, whole
+from ...base.http import is_url
 from ...data.tiff.places import incomplete
-from ...large.files.crops import CroppedImage, window_of
 from ...large.files.image_source import ImageSource, state_of_file
-from ...large.files.image_views import RGBImage
+from ...large.files.image_views import CroppedImage, RangedImage, RGBImage, window_of
 from ...large.files.open_image import open_image
 from ...large.files.overview import overview
-from ...large.files.value_range import RangedImage
-from ...large.labels.masks import MaskedImage, mask_of, open_mask
-from ...large.labels.polygon_masks import polygons_of
+from ...large.labels.masks import MaskedImage, mask_of, open_mask, polygons_of
 from ...large.labels.tissue import PICTURE_SIDE, tissue_of
-from ...network.weights.cache import is_url
 
 # The ends of names of files next to NAME.tif, after NAME.tif and after NAME.
 SIDECARS, RPC_FILES = ('.msk', '.ovr'), ('.RPB', '_RPC.TXT', '_rpc.txt')

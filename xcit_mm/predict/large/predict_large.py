@@ -18,8 +18,8 @@ from ...base.errors import ChangedError, UserError
 from ...base.geometry import Window, whole
 from ...base.processes import all_processes, cpu_group, digest_of_module, require_same
 from ...base.progress import Progress, silent
-from ...large.files.crops import CroppedImage
 from ...large.files.image_source import ImageSource
+from ...large.files.image_views import CroppedImage
 from ...large.files.overview import overview
 from ...large.files.validity import no_data, valid_area
 from ...large.maps.known_models import require_detector, require_segmentor
@@ -173,8 +173,8 @@ class _Run:
         """Tell where the stores are, and how much of a run that was killed is finished."""
         if workspace.folder is not None and needed:
             done = [f'; {n} {stage} are finished' for stage, n in workspace.finished.items()]
-            kept = f'{needed / GIB:.2f} GiB are kept in {workspace.folder}'
-            self.progress.report(kept + ''.join(done))
+            stored = f'{needed / GIB:.2f} GiB are kept in {workspace.folder}'
+            self.progress.report(stored + ''.join(done))
 
 
 def _prepared(model: Predictor, scene: Scene, options: LargeOptions, progress: Progress) -> _Run:

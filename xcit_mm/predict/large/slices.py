@@ -168,13 +168,14 @@ class Slices:
 
     def _joined(self, objects: Objects, corners: np.ndarray) -> Objects:
         joined = join(objects, corners, [window for window, _ in self.windows], self.pixels.size)
-        kept = _without_duplicates(joined.objects, joined.corners)
+        remaining = _without_duplicates(joined.objects, joined.corners)
         if joined.cut:
             self.progress.report(
                 f'{self.pixels.source.name}: slices cut {joined.cut} of {len(objects)} objects; '
-                f'after parts were joined, {joined.is_cut[kept].sum()} of {len(kept)} are cut'
+                f'after parts were joined, {joined.is_cut[remaining].sum()} of {len(remaining)} '
+                'are cut'
             )
-        return joined.objects[kept]
+        return joined.objects[remaining]
 
     def _rows(self) -> Iterator[tuple[int, Iterator[Predicted]]]:
         """Yield the number and the predicted slices of each row that is not finished.
@@ -292,15 +293,15 @@ def _without_duplicates(objects: Objects, corners: np.ndarray) -> np.ndarray:
         meet[i] = False
         others.append(np.concatenate([groups[j] for j in np.flatnonzero(meet)] or [groups[i][:0]]))
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
-    kept, is_left = [], np.ones(len(boxes), bool)
+    remaining, is_left = [], np.ones(len(boxes), bool)
     for best in np.argsort(-objects.scores, kind='stable'):
         if not is_left[best]:
             continue
-        kept.append(best)
+        remaining.append(best)
         near = others[slice_of[best]]
         first = np.maximum(boxes[near, :2], boxes[best, :2])
         sides = np.minimum(boxes[near, 2:], boxes[best, 2:]) - first
         shared = sides.clip(0).prod(1) > MAX_SHARED * np.minimum(areas[near], areas[best])
         # A box with a higher score that shares as much would have dropped this one.
         is_left[near[shared & (labels[near] == labels[best])]] = False
-    return np.array(kept, int)
+    return np.array(remaining, int)

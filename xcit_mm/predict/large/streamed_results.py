@@ -71,12 +71,12 @@ def results_of(
     passes.run(progress)
     if not outputs:
         parts = passes.shards.gather(detect(module, passes, size, score_thr, progress))
-        found = vars(Objects.cat(parts).by_score()) if parts else None
+        results = vars(Objects.cat(parts).by_score()) if parts else None
     else:
         stores = label(module, passes, size, outputs, progress)
-        found = _collected(passes.shards, stores, size, passes.workspace)
+        results = _collected(passes.shards, stores, size, passes.workspace)
     passes.shards.barrier()
-    return found
+    return results
 
 
 def _collected(

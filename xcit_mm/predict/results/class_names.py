@@ -11,6 +11,7 @@ from torch import nn
 
 from ...base.errors import UserError, one_line
 from ...config.tree import dataset_class, leaf_datasets
+from ...network.weights.names import meta_of
 from .drawing import Color
 
 GOLDEN_RATIO = 0.618033988749895  # steps of it on the circle of hues stay far from each other
@@ -28,7 +29,10 @@ def classes_and_palette(
     from the class of the dataset. The data is not read. Without any names, classes are numbered.
     """
     num_classes = _num_classes(cfg, model)
-    named = [info for info in _metainfos(cfg, checkpoint) if _are_names(info.get('classes'))]
+    of_dataset, are_own = _of_config(cfg)
+    infos = of_dataset, _of_checkpoint(checkpoint)
+    infos = infos if are_own else infos[::-1]  # in order of priority
+    named = [info for info in infos if _are_names(info.get('classes'))]
     info = next((info for info in named if len(info['classes']) == num_classes), {})
     if named and not info:
         names = named[0]['classes']
@@ -116,19 +120,12 @@ def _num_classes(cfg: Config, model: nn.Module) -> int:
     )
 
 
-def _metainfos(cfg: Config, checkpoint: Any) -> list[Mapping]:
-    """Return what may name the classes, in order of priority."""
-    of_dataset, are_own = _of_config(cfg)
-    of_checkpoint = _of_checkpoint(checkpoint)
-    return [of_dataset, of_checkpoint] if are_own else [of_checkpoint, of_dataset]
-
-
 def _of_config(cfg: Config) -> tuple[Mapping, bool]:
     """Return ``metainfo`` of the test dataset, and whether the config itself names the classes."""
     dataset = next(leaf_datasets(cfg.test_dataloader.dataset))
     in_config = dataset.get('metainfo') or {}
-    known = getattr(dataset_class(dataset, cfg.default_scope), 'METAINFO', {})
-    info = {**known, **in_config}
+    defaults = getattr(dataset_class(dataset, cfg.default_scope), 'METAINFO', {})
+    info = {**defaults, **in_config}
     names = info.get('classes')
     if isinstance(names, str) and Path(names).is_file():  # one class a line, as in mmengine
         info['classes'] = Path(names).read_text(encoding='utf-8').splitlines()
@@ -136,8 +133,7 @@ def _of_config(cfg: Config) -> tuple[Mapping, bool]:
 
 
 def _of_checkpoint(checkpoint: Any) -> Mapping:
-    meta = checkpoint.get('meta') if isinstance(checkpoint, Mapping) else None
-    meta = meta if isinstance(meta, Mapping) else {}
+    meta = meta_of(checkpoint)
     # mmdet 2 and mmseg 0 write CLASSES and PALETTE into ``meta`` itself.
     meta = meta['dataset_meta'] if isinstance(meta.get('dataset_meta'), Mapping) else meta
     return {str(key).lower(): value for key, value in meta.items()}

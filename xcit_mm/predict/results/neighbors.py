@@ -26,14 +26,14 @@ def nearest_neighbors(train: Tensor, queries: Tensor | None, k: int) -> tuple[Te
     leaves_out_self = queries is None
     queries = train if queries is None else F.normalize(queries.float(), dim=-1)
     k = min(k, len(train) - leaves_out_self)
-    found = []
+    parts = []
     rows = max(1, MAX_SIMILARITIES // max(1, len(train)))
     for start in range(0, len(queries), rows):
         similarities = queries[start : start + rows] @ train.T
         if leaves_out_self:
             similarities.diagonal(start).fill_(-torch.inf)
-        found.append(similarities.topk(k))
-    values, indices = zip(*found, strict=True)
+        parts.append(similarities.topk(k))
+    values, indices = zip(*parts, strict=True)
     return torch.cat(values), torch.cat(indices)
 
 

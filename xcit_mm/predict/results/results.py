@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -13,13 +13,35 @@ from ...base.environment import require
 from ...data.transforms.decode import rgb_of
 from ...large.labels.outlines import outlines_of_masks
 from .class_names import category_ids, valid_palette
-from .detected_object import DetectedObject
 from .drawing import Color, draw_objects, topmost_masks
 from .run_lengths import run_lengths
 from .short_texts import few_names, size_text
 from .supervision_detections import labels_of, to_supervision
 
 SCORE_THR = 0.3  # objects with a lower score are not shown unless a user asks for them
+
+
+class DetectedObject(NamedTuple):
+    """An object of :class:`Detections`.
+
+    Attributes:
+        box: (4,), left, top, right and bottom in pixels of the image.
+        score: 0..1.
+        label: An index into the classes of the model.
+        name: The name of the class.
+        mask: (H, W) bool; None for a model without masks. For a large image, a window of the image
+            and the mask in it.
+    """
+
+    box: np.ndarray
+    score: float
+    label: int
+    name: str
+    mask: Any
+
+    def __repr__(self) -> str:
+        corners = ', '.join(f'{value:.1f}' for value in self.box)
+        return f'{type(self).__name__}({self.name} {self.score:.2f} at {corners})'
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,20 +128,20 @@ class Detections:
             IndexError: If there is no such object.
         """
         everything = np.arange(len(self))
-        kept = everything[index]
-        if kept.ndim == 0:
-            label = int(self.labels[kept])
-            mask = None if self.masks is None else self.masks[kept]
+        chosen = everything[index]
+        if chosen.ndim == 0:
+            label = int(self.labels[chosen])
+            mask = None if self.masks is None else self.masks[chosen]
             return DetectedObject(
-                self.boxes[kept], float(self.scores[kept]), label, self.classes[label], mask
+                self.boxes[chosen], float(self.scores[chosen]), label, self.classes[label], mask
             )
-        if np.array_equal(kept, everything):
+        if np.array_equal(chosen, everything):
             return self  # without a copy of the masks, which can take gigabytes
         names = ('boxes', 'scores', 'labels') + (() if self.masks is None else ('masks',))
         values = {name: getattr(self, name) for name in names}
         for name, value in values.items():  # the masks of a large image are a list
             is_array = isinstance(value, np.ndarray)
-            values[name] = value[kept] if is_array else [value[i] for i in kept]
+            values[name] = value[chosen] if is_array else [value[i] for i in chosen]
         return replace(self, **values)
 
     def __repr__(self) -> str:

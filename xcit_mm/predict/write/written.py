@@ -19,8 +19,8 @@ from ...base.files import (
     set_aside,
     write_whole,
 )
+from ...base.http import is_url
 from ...base.locks import only_holder
-from ...network.weights.cache import is_url
 from ..errors.error_tables import COUNTS, write_counts
 from ..large.large_predictions import LargeDetections, LargeHeights, LargePrediction
 from ..large.output_options import DEFAULT_OUTPUT, OutputOptions

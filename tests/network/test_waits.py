@@ -3,7 +3,7 @@ import torch
 import torchvision
 from torch import nn
 
-from xcit_mm.base.waits import counted
+from xcit_mm.network.waits import counted
 
 
 def test_operators_are_counted_without_views():
