@@ -447,3 +447,10 @@ def test_objects_of_a_file_with_several_ids_are_joined(tmp_path):
     images[1]['width'] += 1
     with pytest.raises(UserError, match=r'the images 1 and 2 are the file .* 120x100 and 121x100'):
         adapted(tmp_path, images, *objects)
+
+
+def test_percent_signs_of_file_names_are_kept(tmp_path):
+    names = '50%.jpg', '50%25.jpg', 'a%20b.jpg', 'a b.jpg'
+    images = [dict(IMAGE, id=i, file_name=name) for i, name in enumerate(names, 1)]
+    content, _ = adapted(tmp_path, images)
+    assert [image['id'] for image in content['images']] == [1, 2, 3, 4]

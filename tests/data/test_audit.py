@@ -221,3 +221,16 @@ def test_examples_are_counted_as_one_by_one():
         assert examples.images[i] == len(having)
         assert examples.around[i] == sum(map(len, having))
     assert examples.number == 4
+
+
+def test_labels_are_those_that_the_pipeline_loads(root):
+    labels = np.array(Image.open(root / LABELS)).astype(np.uint16)
+    Image.fromarray(labels + 256).save(root / LABELS)
+    cfg = load_config(SEGMENTOR, {'data_root': str(root)})
+    cfg.train_dataloader.dataset.reduce_zero_label = False
+    cfg.train_dataloader.dataset.pipeline[1].reduce_zero_label = False
+    findings = check.check_dataset(cfg, ['train'], workers=2).findings
+    assert {(f.kind, f.detail.split(' has ')[-1]) for f in findings} == {
+        (check.NO_CLASS, ', '.join(map(str, np.unique(labels + 256)[:5]))),
+        (check.NO_CLASS, '4'),  # zero is the first class, and so 3 the last one
+    }

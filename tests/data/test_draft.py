@@ -138,3 +138,18 @@ def test_a_resize_that_does_not_know_the_whole_size_is_refused():
     cfg = load_config(COCO, {'test_dataloader.dataset.pipeline.0.draft': (1333, 800)})
     with pytest.raises(UserError, match=r'test pipeline has LoadImage\.draft and then Resize,'):
         check_draft(cfg)
+
+
+def test_boxes_follow_the_objects_through_the_augmentation_of_a_recipe(tmp_path):
+    require_framework('mmdet')
+    cfg = load_config(COCO, {'draft': True})
+    init_default_scope('mmdet')
+    pipeline = Compose(cfg.train_dataloader.dataset.pipeline)
+    size = 3001, 2003
+    path = photo(tmp_path / 'a.jpg', size)
+    for _ in range(4):  # crops and flips are drawn
+        instances = pipeline(results_of(path, size))['data_samples'].gt_instances
+        for box, mask in zip(instances.bboxes.tensor, instances.masks.masks, strict=True):
+            x, y, width, height = cv2.boundingRect(mask)
+            seen = np.array([x, y, x + width, y + height])
+            assert np.abs(seen - box.numpy()).max() <= 2

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import rasterio
+import tifffile
 from helpers.heights import CONFIG, write_heights
 
 from benchmarks import terrain
@@ -93,3 +94,16 @@ def test_the_check_of_a_dataset_names_labels_that_cannot_be_used(tmp_path):
         'as missing'
     )
     assert report.failures[0] == 'train: 3 x heights that the loss cannot use'
+
+
+def test_a_file_with_much_metadata_is_refused_before_it_is_opened(tmp_path, monkeypatch):
+    monkeypatch.setattr('rasterio.io.MemoryFile.open', pytest.fail)
+    item = f'<Item name="a">{"a" * 2**18}</Item>'
+    tags = [(42112, 's', 0, f'<GDALMetadata>{item}</GDALMetadata>', True)]
+    tifffile.imwrite(tmp_path / 'a.tif', VALUES, extratags=tags)
+    with pytest.raises(BadImageError) as raised:
+        load(tmp_path / 'a.tif')
+    assert str(raised.value) == (
+        'its label file cannot be read: it has more than 262144 bytes of metadata, too many to '
+        'read: copy it with gdal_translate -nomd'
+    )

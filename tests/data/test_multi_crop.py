@@ -188,3 +188,10 @@ def test_the_crops_follow_from_the_seed_of_a_sample():
             runs.append(crops_of(image))
         assert all(a.equal(b) for a, b in zip(runs[0], runs[1], strict=True))
         assert not any(a.equal(b) for a, b in zip(runs[0], runs[2], strict=True))
+
+
+def test_the_image_itself_is_not_changed():
+    for image in (image_of((40, 40, 3)), image_of((40, 40, 5), np.float32)):
+        before = image.copy()
+        crops_of(image)
+        assert np.array_equal(image, before)

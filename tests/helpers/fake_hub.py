@@ -53,6 +53,7 @@ class FakeHub(ThreadingHTTPServer):
         super().__init__(('127.0.0.1', 0), Handler)
         self.repos: dict[str, Repo] = {}
         self.requests: list[str] = []  # the method and the path of each request
+        self.cut: int | None = None  # bytes after which the transfer of a file breaks off
         self.card_error = ''  # why a model card is refused
 
     @property
@@ -156,7 +157,8 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == 'HEAD':
             return
-        self.wfile.write(content)
+        self.wfile.write(content[: self.server.cut])
+        self.close_connection = self.server.cut is not None
 
     def _answer(self, content: object, code: int = 200) -> None:
         body = json.dumps(content).encode()

@@ -285,13 +285,12 @@ def test_more_classes_than_8_bits_have(tmp_path):
     assert (windows.counts[: labels.size] == 1).all()
 
 
-@pytest.mark.parametrize('interlaced', [False, True])
 @pytest.mark.parametrize(
     ('bits', 'kind'), [(1, 0), (2, 0), (4, 0), (8, 0), (16, 0), (1, 3), (2, 3), (4, 3), (8, 3)]
 )
-def test_windows_of_png_files_have_the_numbers_that_are_stored(bits, kind, interlaced, tmp_path):
+def test_windows_of_png_files_have_the_numbers_that_are_stored(bits, kind, tmp_path):
     labels = np.random.default_rng(0).integers(0, 2**bits, (45, 64))
-    (tmp_path / 'a.png').write_bytes(png(labels, bits, kind, interlaced))
+    (tmp_path / 'a.png').write_bytes(png(labels, bits, kind))
     windows = open_labels(str(tmp_path / 'a.png'), IMAGE)
     assert isinstance(windows._source, Raster) and windows.max_rows == 1100
     assert np.array_equal(windows.read(WINDOW), labels[tuple(WINDOW)])

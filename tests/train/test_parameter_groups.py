@@ -234,3 +234,10 @@ def test_optimizers_without_fused_kernels_do_not_get_the_option(kind, named):
     if kind == 'RAdam':
         wrapper = build_optim_wrapper(Stack(), cfg.optim_wrapper)
         assert type(wrapper.optimizer).__name__ == kind
+
+
+def test_a_shared_layer_is_updated_once():
+    model = Stack()
+    model.other = nn.Sequential(model.layer1)
+    parameters = [p for g in wrapped(model, MERGED).optimizer.param_groups for p in g['params']]
+    assert len(parameters) == len({*parameters}) == len([*model.parameters()])

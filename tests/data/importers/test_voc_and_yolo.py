@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.other_layouts import (
     BASE,
@@ -14,6 +15,7 @@ from helpers.other_layouts import (
     write_xml,
     write_yaml,
 )
+from helpers.planted import rotated
 from PIL import Image
 
 from xcit_mm import UserError
@@ -77,7 +79,7 @@ def test_the_tool_reports_what_it_cut_dropped_and_wrote(prepare, yolo, tmp_path)
     assert code == 0
     assert output.splitlines() == [
         'train.json: 2 images, 3 objects: red apple 1, pear 2',
-        'val.json: 2 images, 1 objects: red apple 0, pear 1',
+        'val.json: 2 images, 1 object: red apple 0, pear 1',
         'val: no objects of red apple, which are not measured, although train has some',
         'Objects that extend beyond the image, and are cut at its border: 3',
         'Duplicate objects dropped: 1',
@@ -235,3 +237,19 @@ def test_images_are_as_large_as_the_decoder_allows(suffix, tmp_path, monkeypatch
     size = (70, 90) if suffix == 'png' else (90, 70)  # the others have no EXIF
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 1000)
     assert image_size(image) == size == decode(image.read_bytes()).shape[1::-1]
+
+
+@pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'WEBP', 'TIFF'])
+def test_image_sizes_follow_exif_as_in_training(tmp_path, kind):
+    for orientation in (1, 3, 6):
+        data = rotated(np.zeros((30, 40, 3), np.uint8), orientation, kind)
+        (tmp_path / 'image').write_bytes(data)
+        for annotated in (None, (40, 30), (30, 40)):
+            expected = decode(data, annotated).shape[1::-1]
+            assert image_size(tmp_path / 'image', annotated) == expected
+
+
+def test_an_outline_that_crosses_itself_has_an_area(yolo, tmp_path):
+    (yolo / 'labels/train/a.txt').write_text('1 0.1 0.1 0.9 0.9 0.9 0.1 0.1 0.9')
+    convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
+    assert read(tmp_path / 'out', 'train')['annotations'][0]['area'] == 32 * 24 / 2

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from xcit_mm.network.models import image_preprocessor  # noqa: F401  registered
 from xcit_mm.train.distillation import feature_distillation, module_teacher  # noqa: F401  registered
-from xcit_mm.train.distillation.feature_losses import LOSSES
+from xcit_mm.train.distillation.feature_losses import LOSSES, of_same_size
 
 SCALE = dict(mean=[100.0], std=[50.0])
 
@@ -142,3 +142,12 @@ def test_two_processes_have_the_gradients_of_one(build, tmp_path):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6)
 
     in_processes(2, in_process, tmp_path)
+
+
+def test_the_smaller_map_is_resized_to_the_larger_one():
+    small, large = torch.rand(1, 4, 2, 6), torch.rand(1, 4, 5, 3)
+    student, teacher = of_same_size(small, large)
+    for x, source in ((student, small), (teacher, large)):
+        expected = F.interpolate(source, (5, 6), mode='bilinear', align_corners=False)
+        assert torch.equal(x, expected)
+    assert of_same_size(small, small)[0] is small

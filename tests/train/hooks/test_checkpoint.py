@@ -188,3 +188,13 @@ def test_a_new_run_sets_the_earlier_one_aside_once_it_can_begin(tmp_path):
     (tmp_path / 'iter_1.pth').unlink()
     with pytest.raises(UserError, match=f'or resume an earlier run with --work-dir {folder}'):
         require_checkpoints(str(tmp_path))
+
+
+def test_checkpoints_of_an_earlier_run_in_an_out_dir_stay(tmp_path):
+    out_dir = tmp_path / 'out' / 'work'
+    out_dir.mkdir(parents=True)
+    (out_dir / 'iter_1.pth').touch()
+    options = {'max_keep_ckpts': 1, 'out_dir': str(out_dir.parent), 'interval': 2}
+    options = {f'default_hooks.checkpoint.{name}': value for name, value in options.items()}
+    toy_runner(tmp_path / 'work', steps=6, **options).train()
+    assert sorted(path.name for path in out_dir.iterdir()) == ['iter_1.pth', 'iter_6.pth']

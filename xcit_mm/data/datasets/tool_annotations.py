@@ -1,6 +1,7 @@
 """Adapts what some tools write into COCO files to what mmdet and pycocotools expect."""
 
 import posixpath
+import re
 from contextlib import suppress
 from math import isfinite
 from pathlib import Path
@@ -10,6 +11,8 @@ from urllib.parse import unquote
 
 from ...base.errors import UserError
 from ..transforms.rotation import rotated_box
+
+NOT_OF_URL = re.compile('%(?![0-9A-Fa-f]{2})')
 
 
 def adapt(path: str | Path, content: dict[str, Any]) -> list[str]:
@@ -55,11 +58,15 @@ def is_box(box: Any) -> bool:
 
 
 def same_files(path: str | Path, images: list[dict]) -> dict[int, int]:
-    """Return the ids of images whose file has an earlier id, and that id."""
+    """Return the ids of images whose file has an earlier id, and that id.
+
+    Names are those of URLs, unless one of them has a percent sign that no URL has.
+    """
+    decoded = str if any(NOT_OF_URL.search(i['file_name']) for i in images) else unquote
     first: dict[tuple, dict] = {}
     same = {}
     for image in images:
-        name = normalize('NFC', posixpath.normpath(unquote(image['file_name'])))
+        name = normalize('NFC', posixpath.normpath(decoded(image['file_name'])))
         other = first.setdefault((name, image.get('frame')), image)
         if other['id'] == image['id']:
             continue

@@ -129,7 +129,12 @@ def _summary(split: str, images: Images, classes: Sequence[str]) -> str:
     counts = Counter(name for _, objects in images.values() for name, _ in objects)
     listed = ', '.join(f'{name} {counts[name]}' for name in classes)
     number = sum(counts[name] for name in classes)
-    return f'{split}.json: {len(images)} images, {number} objects: {listed}'
+    content = f'{_counted(len(images), "image")}, {_counted(number, "object")}'
+    return f'{split}.json: {content}: {listed}'
+
+
+def _counted(number: int, noun: str) -> str:
+    return f'{number} {noun}{"s" * (number != 1)}'
 
 
 def _classes(dataset: ForeignDataset, contents: Contents) -> list[str]:
