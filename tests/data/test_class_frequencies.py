@@ -97,7 +97,7 @@ def test_classes_of_equal_frequency_need_no_factors(shapes_root):
     found = frequencies(DETECTOR, data_root=str(shapes_root))
     assert found.config == '' and set(found.factors) == {1}
     assert found.text().endswith(
-        '# No class is in fewer than 0.5 times as many images as the median class.'
+        '# Every class is in at least 0.5 times as many images as the median class.'
     )
 
 

@@ -50,7 +50,7 @@ def list_folder_hint(path: str | Path) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return the type and a line of another package's error, as part of a sentence."""
+    """Return the type and one line of another package's error, for use within a sentence."""
     lines = str(error).strip().splitlines() or ['']
     # OpenVINO names places in its source first, and the cause last.
     line = lines[-1 if lines[0].startswith('Exception from') else 0]

@@ -43,7 +43,7 @@ class Window(NamedTuple):
 
 
 def around(inner: Window, outer: Window) -> Iterator[Window]:
-    """Yield the windows of what an outer window has around an inner one."""
+    """Yield the windows, at most four, that cover an outer window around an inner one."""
     (top, bottom), (left, right) = ((s.start, s.stop) for s in inner)
     for rows, columns in (
         (slice(outer.rows.start, top), outer.columns),

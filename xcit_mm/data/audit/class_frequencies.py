@@ -18,7 +18,7 @@ from .read_data import read_in_parallel, training_data
 
 RARE = 0.5  # of the images of the median class; a class in fewer images is repeated
 NO_LOSS = 'No loss of the model has a weight for each class of pixels.'
-NOT_RARE = f'No class is in fewer than {RARE:g} times as many images as the median class.'
+NOT_RARE = f'Every class is in at least {RARE:g} times as many images as the median class.'
 
 
 @dataclass
@@ -113,7 +113,7 @@ def class_frequencies(cfg: Config, workers: int | None = None) -> ClassFrequenci
 
 
 class _Images(Dataset):
-    """The examples in each image of a dataset, or what is wrong with it."""
+    """The examples in each image of a dataset or, for an image that cannot be read, the reason."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset, self._count = dataset, ExampleCounter(dataset)

@@ -15,7 +15,7 @@ from ..transforms.decode import image_loader
 
 OBJECTS, PIXELS, IMAGES = 'objects', 'pixels', 'images'
 LABELS = ('LoadLabels', 'OpenLabels')  # the transforms that read label images
-NUM_READ = 20  # label images read before a run; more if these show nothing to learn
+NUM_READ = 20  # label images read before a run; more are read if these hold fewer than two classes
 MAX_NAMED = 10  # classes that a sentence names
 NO_OBJECTS = (
     'none of the {number} images of {split} has an object: objects are missing, are all crowds '
@@ -135,7 +135,7 @@ def examples_in_lists(infos: Sequence[dict], num_classes: int) -> Examples:
 
 
 def examples_of(dataset: Any, split: str, max_bad_share: float) -> tuple[Examples | None, bool]:
-    """Count the examples of a built dataset, reading as few label images as will do.
+    """Count the examples of a built dataset, reading no more label images than needed.
 
     Args:
         dataset: The dataset, which may join others or wrap one.

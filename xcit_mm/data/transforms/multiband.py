@@ -35,8 +35,8 @@ class LoadMultiband(LoadImage):
             three, or the first one in gray if there are fewer.
 
     Raises:
-        BadImageError: If the image or its label image is missing or damaged, or has another size
-            than annotated, another number of bands, or values that are not finite.
+        BadImageError: If the image or its label image is missing or damaged, differs in size
+            from its annotation, has the wrong number of bands, or has values that are not finite.
     """
 
     def __init__(

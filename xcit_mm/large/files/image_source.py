@@ -49,7 +49,7 @@ class ReadOptions(NamedTuple):
 class ImageSource(ABC):
     """An image that is read by windows.
 
-    A pickled image is opened again, for example one that another process sends.
+    Unpickling opens the file again, for example in another process.
 
     Attributes:
         name: The name of the image in messages.
@@ -60,8 +60,8 @@ class ImageSource(ABC):
         dtype: The NumPy type of the values.
         max_value: The largest value that the integer type or the header of the file allows.
         georeference: ``crs``, which may be None, and ``transform`` of a GeoTIFF, or {}.
-            ``transform`` leads from the pixels of this image to the map. A reduced image without a
-            place on the map has only ``transform``, which leads to the pixels of the full image.
+            ``transform`` maps the pixels of this image to map coordinates. A reduced image without
+            a georeference has only ``transform``, which maps to the pixels of the full image.
         has_gaps: Whether pixels may have no data; otherwise :meth:`valid` always returns None.
         nodata: The value of pixels without data, or a tuple with the value of each band; None if
             there is none.
@@ -147,7 +147,7 @@ class ImageSource(ABC):
     def _guarded(self, read: Callable[[Window], Any], window: Window) -> Any:
         try:
             return read(window)
-        except UserError:  # of another image, from which this one is computed
+        except UserError:  # raised by the image that this one is computed from
             raise
         except Exception as error:  # the decoders raise many kinds of errors
             rows, columns = window

@@ -1,4 +1,4 @@
-"""The leaves of the autograd graphs of tiles, and the destinations of their gradients.
+"""The leaves of the autograd graphs of tiles, and where their gradients go.
 
 The loss of an image is a sum over tiles. Each tile has a graph of its own, which begins at windows
 of stored tokens and at sums over whole maps. A :class:`Tape` holds these tensors, its leaves, and

@@ -88,7 +88,7 @@ def write_counts(
     columns: Sequence[str],
     images: Sequence[tuple[str, Mapping[int, Sequence[float]]]],
 ) -> None:
-    """Write numbers by image and class, a row for each pair.
+    """Write numbers by image and class, one row for each pair.
 
     Numbers that an image lacks for a class are 0. If there would be more than a million rows, which
     no spreadsheet reads, the rows without a number above 0 are left out.

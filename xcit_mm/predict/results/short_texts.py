@@ -1,4 +1,4 @@
-"""What the short texts about predictions consist of."""
+"""Parts of the short texts that describe predictions."""
 
 from collections.abc import Sequence
 

@@ -10,7 +10,7 @@ from ...base.files import write_whole
 from ...large.files.crs_names import epsg_code
 from .vector_layers import Layer, LayerPart
 
-# A QuPath object that can be edited; detections could not be.
+# QuPath can edit annotations, but not detections.
 ANNOTATION = 'annotation'
 
 

@@ -33,7 +33,7 @@ class WholeCheckpointHook(CheckpointHook):
         source = Path(str(runner._load_from)).resolve()
         is_saved = runner._resume and source.parent == Path(runner.work_dir).resolve()
         self.written: int | None = runner.iter if is_saved else None
-        # In an out_dir of its own the checkpoints of an earlier run stay.
+        # In a separate out_dir, the checkpoints of an earlier run are kept.
         templates = () if runner._resume else (self.filename_tmpl, UNSCHEDULED)
         self._kept = {path for template in templates for _, path in self._files(template)}
         for indicator in self.key_indicators if self.save_best is not None else ():
@@ -51,7 +51,7 @@ class WholeCheckpointHook(CheckpointHook):
                 remove_unfinished(Path(folder))  # of a run that was killed
 
     def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
-        """Write the checkpoint of an interval once no gradients are held: it would lack them."""
+        """Write the checkpoint of an interval when no gradients are accumulated."""
         interval = self.every_n_train_iters(runner, self.interval, self.save_begin)
         is_last = self.save_last and self.is_last_train_iter(runner)
         self._is_due |= not self.by_epoch and (interval or is_last)

@@ -13,7 +13,7 @@ LISTS_BY_GROUP = ('base_values', '_last_value', 'min_values')
 
 
 def regroup(checkpoint: Mapping[str, Any], wrapper: OptimWrapper, model: nn.Module) -> None:
-    """Give the state of a checkpoint the groups of this run, and its options of speed.
+    """Rearrange a checkpoint's optimizer state into the groups and speed options of this run.
 
     A run has a group for each parameter, or merged groups; see
     :class:`~xcit_mm.train.parameter_groups.MergedGroupsConstructor`. Parameters are recognized by

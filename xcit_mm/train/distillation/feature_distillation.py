@@ -68,7 +68,7 @@ class FeatureDistillation(BaseModel):
         if global_loss is None:
             unused += [self.backbone.norm, self.backbone.cls_attn_blocks]
             self.backbone.cls_token.requires_grad_(False)
-            self.description[CLASS_ATTENTION] = False  # it stays as it is at random
+            self.description[CLASS_ATTENTION] = False  # it keeps its random values
         for module in unused:  # DistributedDataParallel waits for all other gradients
             module.requires_grad_(False)
 

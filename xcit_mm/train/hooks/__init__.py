@@ -1,9 +1,9 @@
 """The hooks of our configs, registered with mmengine. See ``order.py`` for their order.
 
-The runner registers the hook of streamed images together with their model.
+``room_check`` is not imported here: the runner imports it with the model of streamed images.
 
-They have three events more than mmengine's: ``on_bad_samples``, with the samples of a batch that
-others replace, and every second without a batch ``while_training_waits`` and
+They handle three events that mmengine does not have: ``on_bad_samples``, with the samples of a
+batch that others replace, and every second without a batch ``while_training_waits`` and
 ``while_evaluation_waits``, with the seconds since the last one.
 """
 
