@@ -164,13 +164,6 @@ def test_a_token_that_cannot_be_sent_is_not_printed(backend, capsys, end):
     assert 'the token has a character that tokens cannot have' in said and TOKEN not in said
 
 
-def test_a_local_file_of_label_studio_and_a_full_address_are_read(studio, backend, expected):
-    studio.files['/data/local-files/?d=x/a.jpg'] = studio.files[UPLOADED]
-    full = studio.url(UPLOADED)
-    for address in ('/data/local-files/?d=x/a.jpg', full):
-        assert len(asked(backend(), labeling('RectangleLabels'), address)) == len(expected)
-
-
 def test_a_task_that_fails_leaves_the_others_their_results(
     backend, detector, expected, monkeypatch, capsys
 ):
@@ -201,12 +194,6 @@ def test_a_task_that_fails_leaves_the_others_their_results(
 def test_a_labeling_configuration_that_the_model_cannot_use_is_refused(config, message):
     with pytest.raises(UserError, match=message):
         parse_labeling(config)
-
-
-def test_a_model_of_heights_is_refused(detector, monkeypatch):
-    monkeypatch.setattr(detector, 'task', 'heights')
-    with pytest.raises(UserError, match='a model predicts heights, which Label Studio has no'):
-        Backend(detector, 'a model', 'http://a', TOKEN, 0.3)
 
 
 @pytest.fixture

@@ -113,13 +113,6 @@ def test_other_content_is_a_sentence(name):
     assert 'cannot be read (' in refused(Path(name))
 
 
-def test_what_is_not_a_file_is_named():
-    os.mkfifo('x.pt2')
-    Path('x.onnx').mkdir()
-    for name in ('x.pt2', 'x.onnx'):
-        assert f'{name} is not a file: name a file of tools/export.' in refused(Path(name))
-
-
 # Edits of an ``onnx.ModelProto``, in place.
 
 

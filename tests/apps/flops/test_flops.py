@@ -120,19 +120,3 @@ def test_a_model_with_other_heads_is_refused():
     match = 'the model AlignedCascadeEncoderDecoder cannot be counted, except its'
     with pytest.raises(UserError, match=match):
         flops.count_config(config, (64, 64), options)
-
-
-@pytest.mark.parametrize(
-    'arguments, message',
-    [
-        ('--arch n12 --size 8 900', 'an image of 8x900 pixels has no map at stride 32'),
-        ('--size 64 64', 'name a config or an --arch'),
-        ('configs/_base_/ade20k.py --size 64 64', 'has no model'),
-        ('configs/sem_fpn_xcit_n12_16_shapes.py --classifier --size 64 64', '--arch'),
-        ('--arch n12 --size 64 64 --out docs', '--out docs: a folder, not a file'),
-    ],
-)
-def test_invalid_input_is_a_sentence_and_exit_code_2(monkeypatch, capfd, arguments, message):
-    monkeypatch.chdir(ROOT)
-    code, _, errors = call_tool(monkeypatch, capfd, 'get_flops.py', *arguments.split())
-    assert code == 2 and message in errors.splitlines()[-1] and 'Traceback' not in errors

@@ -12,7 +12,7 @@ import faiss
 from asmk import functional, hamming
 
 from xcit_mm.apps.retrieval.codebook import Codebook, sample, vlad
-from xcit_mm.apps.retrieval.nearest import ALPHA, QUERY_WORDS, AsmkIndex, nearest_vectors
+from xcit_mm.apps.retrieval.nearest import ALPHA, QUERY_WORDS, AsmkIndex
 
 K = 7
 
@@ -39,14 +39,6 @@ def test_vlad_is_that_of_a_double_loop(tokens):
     np.testing.assert_allclose(vlad(codebook.residuals(image)), expected, atol=1e-5)
     halves = codebook.residuals(image[:13]) + codebook.residuals(image[13:])
     np.testing.assert_allclose(halves, codebook.residuals(image), atol=1e-6)
-
-
-def test_words_are_those_of_faiss(tokens):
-    codebook = Codebook.learn(tokens, K)
-    local = codebook.local(tokens)
-    _, expected = faiss.knn(local, codebook.centers, 1)
-    assert (codebook.words(local) == expected[:, 0]).all()
-    assert len(set(expected[:, 0])) == K
 
 
 def test_projection_is_on_the_main_directions(tokens):
@@ -107,14 +99,6 @@ def test_asmk_is_that_of_the_package(tokens):
     order = np.argsort(-expected)[:2]
     assert (ranks[0] == order).all()
     np.testing.assert_allclose(scores[0], expected[order], atol=1e-6)
-
-
-def test_nearest_vectors_are_those_of_the_products():
-    vectors = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
-    ranks, scores = nearest_vectors(vectors, vectors[:3], 30)
-    products = vectors[:3] @ vectors.T
-    assert (ranks == np.argsort(-products, 1)).all()
-    np.testing.assert_allclose(scores, -np.sort(-products, 1), rtol=1e-5)
 
 
 def test_a_sample_does_not_depend_on_tiles_and_covers_a_square_image():

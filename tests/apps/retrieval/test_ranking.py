@@ -41,15 +41,3 @@ def test_random_rankings_with_junk_have_the_defined_quality():
     values = [quality.mean_average_precision, *quality.precision.values()]
     np.testing.assert_allclose(values, np.mean(expected, 0), rtol=1e-12)
     assert quality.queries == len(expected) == 180
-
-
-def test_junk_does_not_count():
-    ranking = np.array([3, 0, 4, 1, 2])
-    clean = evaluate([ranking], [Judgment([0, 1], [3, 4])])
-    assert clean.mean_average_precision == 1 and clean.precision == {1: 1, 5: 1, 10: 1}
-    assert evaluate([ranking], [Judgment([0, 1], [])]).mean_average_precision < 0.6
-
-
-def test_queries_without_positives_have_no_quality():
-    quality = evaluate([np.arange(3)], [Judgment([], [1])])
-    assert quality.queries == 0 and np.isnan(quality.mean_average_precision)
