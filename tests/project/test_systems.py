@@ -23,11 +23,11 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-from xcit_mm.base.cores import number_of_cores
 from xcit_mm.base.device import release_memory
 from xcit_mm.base.errors import UserError
 from xcit_mm.base.files import allocate, move_folder, write_beside, write_whole
 from xcit_mm.base.free_memory import free_memory
+from xcit_mm.base.launchers import number_of_cores
 from xcit_mm.config.adapt import adapt
 from xcit_mm.config.load import load_config
 from xcit_mm.large.tokens.workspace import free_disk

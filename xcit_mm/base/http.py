@@ -113,8 +113,6 @@ def _receive(url: str, part: Path, note: Path, size: int | None, hint: str) -> N
     """Receive one answer of the server: the rest of the file, or all of it."""
     version = note.read_text(encoding='utf-8') if note.is_file() else ''
     offset = _size(part) if version else 0
-    if offset and offset == size:
-        return
     wanted = {'Range': f'bytes={offset}-', 'If-Range': version} if offset else {}
     with _open(url, wanted, hint) as response:
         tag = response.headers.get('ETag', '')  # If-Range takes a strong tag, or a date

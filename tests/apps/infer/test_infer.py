@@ -18,9 +18,7 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from xcit_mm import UserError, mmcv_ops
-from xcit_mm.apps.infer import whole
 from xcit_mm.apps.infer.run import infer
-from xcit_mm.base import threads
 from xcit_mm.base.errors import MissingOperatorError
 from xcit_mm.predict.large.predict_large import LargeOptions
 from xcit_mm.predict.model import Model
@@ -314,25 +312,6 @@ def test_images_are_read_and_written_while_the_model_runs(run, monkeypatch, befo
     assert run('a.jpg', 'b.jpg') == (2, [])
 
 
-def test_the_prediction_of_a_large_image_is_written_before_the_next_one_is_made(
-    run, monkeypatch, before_predictions
-):
-    add, written, predicted = Output.add, [], []
-
-    def notice_prediction(images):
-        assert len(written) == len(predicted)
-        predicted.extend(images)
-
-    def notice_add(output, frame, prediction):
-        add(output, frame, prediction)
-        written.append(frame)
-
-    monkeypatch.setattr(whole, 'MAX_PIXELS', 160 * 120)
-    monkeypatch.setattr(Output, 'add', notice_add)
-    before_predictions(notice_prediction)
-    assert run()[0] == len(written) == 4 + NUM_FRAMES
-
-
 def test_an_image_is_tried_again_once_those_before_it_have_left_the_memory(run, before_predictions):
     errors, batches = [MemoryError()], []
 
@@ -356,25 +335,6 @@ def test_an_image_that_does_not_fit_is_named_and_the_others_of_its_batch_are_pre
     Image.new('RGB', (160, 120)).save(photos / 'below/big.png')
     done, problems = run('below', config=DETECTOR, large=dict(batch_size=2))
     assert done == 1 and 'big.png: 160x120 pixels do not fit into the memory' in problems[0]
-
-
-def test_an_interruption_does_not_wait_for_a_server(
-    weights, photos, tmp_path, monkeypatch, before_predictions
-):
-    monkeypatch.setattr(threads, 'TIMEOUT', 0.1)
-    with serving() as server:
-        server.files['/slow.jpg'] = (photos / 'b.jpg').read_bytes()
-        server.cuts, server.breaks_by = [100], 'silence'
-
-        def interrupt(images):
-            assert server.waiting.wait(LONG)
-            raise KeyboardInterrupt
-
-        before_predictions(interrupt)
-        inputs = [str(photos / 'a.jpg'), server.url('/slow.jpg')]
-        with pytest.raises(KeyboardInterrupt):
-            infer(SEGMENTOR, weights[SEGMENTOR], inputs, tmp_path / 'out')
-        assert not server.stopped.is_set()
 
 
 def test_options_without_effect_are_named(tmp_path, monkeypatch, capfd):

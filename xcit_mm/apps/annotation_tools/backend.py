@@ -41,14 +41,9 @@ class Backend:
         url: The address of Label Studio, from which alone images are read.
         token: An access token of Label Studio. It is sent to this address only.
         score_thr: The lowest score of objects.
-
-    Raises:
-        UserError: If the model predicts heights.
     """
 
     def __init__(self, model: Model, version: str, url: str, token: str, score_thr: float) -> None:
-        if model.task == 'heights':
-            raise UserError(f'{version} predicts heights, which Label Studio has no labels for')
         self._model, self._version, self._score_thr = model, version, score_thr
         self._url, self._token = url.rstrip('/'), token
 

@@ -55,18 +55,12 @@ def export_folder(
     result in the test picture: the first image of ``verify`` or ``calibrate`` with an object, or a
     drawn one.
 
-    Args:
-        config: Path of a config file.
-        checkpoint: See :func:`xcit_mm.load_model`.
-        folder: The folder, which must be missing or empty.
-        settings: What to write, in the format 'onnx'.
-        options: See :func:`xcit_mm.config.load.load_config`.
-        trust_checkpoint: See :func:`xcit_mm.load_model`.
+    ``folder`` must be missing or empty. The other arguments are those of :func:`.export`, with the
+    format 'onnx'.
 
     Raises:
-        UserError: If an input is invalid, the model cannot be exported, the results differ, or the
-            test pipeline changes images in a way that ``predict.py`` does not know.
-        DependencyError: If a package is missing or too old.
+        UserError: Also if the test pipeline changes images in a way that ``predict.py`` does not
+            know.
     """
     folder = Path(folder).absolute()  # '.' has no name
     if checkpoint is None:

@@ -1,13 +1,14 @@
 """Descriptors for the inputs of tools/embed.py, and search among them."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
 from ...base.environment import require
 from ...base.errors import ArgumentError, UserError, printable
@@ -19,7 +20,7 @@ from ...predict.sources import find_inputs
 from .codebook import TRAIN_TOKENS, Codebook, sample
 from .descriptor_files import SUFFIXES, Described, read_descriptors, write_descriptors
 from .descriptors import ASMK, WITH_CODEBOOK, describe
-from .image_tokens import ImageTokens, image_tokens, torch_threads_for_faiss
+from .image_tokens import ImageTokens, image_tokens
 from .nearest import AsmkIndex, nearest_vectors
 from .ranking import Box
 from .sheet import Found, draw_sheet
@@ -86,7 +87,9 @@ class Embedding:
         options = self.options
         if options.descriptor not in WITH_CODEBOOK:
             return
-        torch_threads_for_faiss()
+        import faiss
+
+        faiss.omp_set_num_threads(torch.get_num_threads())
         path = options.codebook
         if path is not None and path.exists():
             self.codebook = Codebook.load(path)
@@ -140,29 +143,20 @@ class Embedding:
         """Return the name, the size and the computed value of each readable image."""
         with ImageProgress() as progress:
             progress.expect(len(sources))
-            rows = list(self._computed(sources, compute, boxes, progress))
+            rows = []
+            for source, box in zip_longest(sources, boxes):
+                try:
+                    image = image_tokens(self.embedder, source, self.options.size, box)
+                    rows.append((source, image.size, compute(image)))
+                except UserError as error:
+                    why = str(error)
+                    progress.give_up(why if source in why else f'{source}: {why}')
+                else:
+                    progress.count()
         self.problems += [p for p in progress.problems if p not in self.problems]
         if not rows:
             raise UserError(f'no image can be used: {progress.problems[0]}')
         return rows
-
-    def _computed(
-        self,
-        sources: Sequence[str],
-        compute: Callable[[ImageTokens], Value],
-        boxes: Sequence[Box],
-        progress: ImageProgress,
-    ) -> Iterator[tuple[str, tuple[int, int], Value]]:
-        for source, box in zip_longest(sources, boxes):
-            try:
-                image = image_tokens(self.embedder, source, self.options.size, box)
-                value = compute(image)
-            except UserError as error:
-                why = str(error)
-                progress.give_up(why if source in why else f'{source}: {why}')
-                continue
-            yield source, image.size, value
-            progress.count()
 
 
 def check_options(options: EmbedOptions) -> None:
