@@ -36,7 +36,7 @@ README = """\
   {size}.
 - Outputs: {outputs}. All that predict.py reads is in the metadata of the file.
 - Classes: {classes}
-- The expected result was computed with PyTorch: {found}.
+- The expected result was computed with PyTorch: {summary}.
 """
 
 
@@ -148,9 +148,9 @@ def _readme(metadata: Mapping[str, Any], result: Mapping[str, np.ndarray]) -> st
     if rule is not None:
         width, height = rule['scale']
         size = f'resized {"to fit into" if rule["keep_ratio"] else "to"} {width}x{height}'
-    found = 'a class for each pixel'
+    summary = 'a class for each pixel'
     if 'scores' in result:
-        found = f'{(result["scores"] > SCORE_THR).sum()} objects with a score above {SCORE_THR}'
+        summary = f'{(result["scores"] > SCORE_THR).sum()} objects with a score above {SCORE_THR}'
     return README.format(
         config=Path(metadata['config']).stem,
         precision=metadata['precision'],
@@ -159,5 +159,5 @@ def _readme(metadata: Mapping[str, Any], result: Mapping[str, np.ndarray]) -> st
         size=size,
         outputs=', '.join(metadata['outputs']),
         classes=', '.join(metadata['classes']),
-        found=found,
+        summary=summary,
     )

@@ -105,13 +105,13 @@ class Embedding:
 
     def sources(self, arguments: Sequence[str]) -> list[str]:
         """Return the images that arguments name, or raise a UserError if there are none."""
-        found = find_inputs(arguments, lambda _: False)
-        videos = [s for s in found.sources.values() if s.lower().endswith(VIDEOS)]
-        sources = [s for s in found.sources.values() if s not in videos]
-        problems = [*found.problems, *(f'{video} is a video; left out' for video in videos)]
+        inputs = find_inputs(arguments, lambda _: False)
+        videos = [s for s in inputs.sources.values() if s.lower().endswith(VIDEOS)]
+        sources = [s for s in inputs.sources.values() if s not in videos]
+        problems = [*inputs.problems, *(f'{video} is a video; left out' for video in videos)]
         if not sources:
             raise UserError('; '.join(problems))
-        for sentence in (*found.notes, *problems):
+        for sentence in (*inputs.notes, *problems):
             print(printable(sentence), file=sys.stderr)
         self.problems += problems
         return sources
@@ -204,25 +204,25 @@ def embed(
     embedding.prepare(sources or queries)
     content: dict[str, Any] = dict(descriptor=options.descriptor, size=options.size)
     if options.descriptor == ASMK:
-        found = _search_asmk(embedding, sources, queries)
+        results = _search_asmk(embedding, sources, queries)
     else:
         # Queries come first, because there are fewer that could be wrong.
-        asked = embedding.describe(queries) if queries else None
+        queried = embedding.describe(queries) if queries else None
         index = options.index
         described = embedding.describe(sources) if index is None else read_descriptors(index)
         content |= dict(images=len(described.names), dimensions=described.vectors.shape[1])
         if options.out is not None:
             write_descriptors(options.out, described)
-        if asked is None:
+        if queried is None:
             return content, embedding.problems
-        nearest = nearest_vectors(described.vectors, asked.vectors, options.top)
-        found = _found(asked.names, described.names, *nearest)
+        nearest = nearest_vectors(described.vectors, queried.vectors, options.top)
+        results = _found(queried.names, described.names, *nearest)
     content['found'] = [
         dict(query=query, images=[dict(name=name, score=score) for name, score in images])
-        for query, images in found
+        for query, images in results
     ]
     if options.sheet is not None:
-        draw_sheet(options.sheet, found, pictures(embedder))
+        draw_sheet(options.sheet, results, pictures(embedder))
     return content, embedding.problems
 
 
