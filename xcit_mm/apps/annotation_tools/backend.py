@@ -82,8 +82,7 @@ class Backend:
             image = read_image(self._address(address), decode, headers)
             objects = objects_of(self._model.predict(image), self._score_thr)
         except Exception as error:  # the other tasks keep their results
-            why = error if isinstance(error, UserError) else reason(error)
-            say(f'task {task.get("id")}: {why}')
+            say(f'task {task.get("id")}: {reason(error)}')
         return described(objects, labeling.controls, self._version)
 
     def _address(self, text: str) -> str:

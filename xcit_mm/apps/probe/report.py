@@ -41,14 +41,8 @@ def report_probe(
 ) -> tuple[str, dict[str, Any]]:
     """Classify the images in one folder by the labeled images in another folder.
 
-    Args:
-        embedder: The network that computes the tokens.
-        train: A folder with one subfolder of labeled images per class.
-        val: A folder with the same classes. Its images are classified.
-        sample: The number of random images to use from each folder, the same ones in every call.
-            None: all images.
-        batch_size: The number of images per batch.
-        workers: The number of processes that read images.
+    Both folders have a subfolder of images for each class. ``sample`` is the number of images to
+    draw at random from each folder, the same ones in every call; None: all images.
 
     Returns:
         The lines to print, and the content of the JSON file.

@@ -39,18 +39,8 @@ def push(
     the parts of the config that a prediction needs, the model card ``README.md``, and the picture.
     The token comes from ``hf auth login`` or ``HF_TOKEN``, and only huggingface_hub reads it.
 
-    Args:
-        config: See :func:`xcit_mm.load_model`.
-        checkpoint: See :func:`xcit_mm.load_model`.
-        repo: ``owner/name`` on the hub. A model of this name gets a new commit.
-        metrics: The JSON file of ``tools/test.py --out`` for this checkpoint.
-        dataset: Name of the dataset of the metrics. Default: the folder of the config's data.
-        license: Identifier of the license of the weights, such as 'apache-2.0'.
-        picture: An image that the card shows.
-        private: Whether to make a new model private.
-        folder: A new folder to write the files to instead of uploading them.
-        trust_checkpoint: See :func:`xcit_mm.load_model`.
-        options: See :func:`xcit_mm.config.load.load_config`.
+    The arguments are the options of tools/push.py. ``repo`` is ``owner/name`` on the hub, and a
+    model of this name gets a new commit.
 
     Returns:
         The address of the model, or the folder.

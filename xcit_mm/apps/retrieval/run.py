@@ -31,28 +31,12 @@ COPIES = '.csv', '.json'  # suffixes of a file of near-copies
 
 @dataclass
 class EmbedOptions:
-    """The options of tools/embed.py.
+    """The options of tools/embed.py, whose help describes them."""
 
-    Attributes:
-        descriptor: One of ``DESCRIPTORS``.
-        size: Length of the longer side in pixels, or 'native'.
-        k: The number of centers. None: the default of the descriptor.
-        train: Images for learning the codebook. Empty: the inputs.
-        codebook: The codebook file. It is read if it exists, and written otherwise.
-        out: The output file.
-        search: The query images.
-        index: A file of descriptors to search, instead of the inputs.
-        top: The number of results for each query.
-        sheet: The file for the sheet of pictures.
-        duplicates: Whether to find near-copies among the inputs.
-        threshold: The lowest similarity of near-copies, from 0 to 1.
-        benchmark: The name of a benchmark to evaluate, and its folder.
-    """
-
-    descriptor: str = 'token'
-    size: int | str = 768
-    k: int | None = None
-    train: Sequence[str] = ()
+    descriptor: str = 'token'  # one of DESCRIPTORS
+    size: int | str = 768  # of the longer side in pixels, or 'native'
+    k: int | None = None  # None: WITH_CODEBOOK of the descriptor
+    train: Sequence[str] = ()  # empty: the inputs
     codebook: Path | None = None
     out: Path | None = None
     search: Sequence[str] = ()
@@ -77,7 +61,6 @@ class Embedding:
     """
 
     def __init__(self, embedder: Embedder, options: EmbedOptions) -> None:
-        check_options(options)
         self.embedder, self.options = embedder, options
         self.problems: list[str] = []
         self.codebook: Codebook | None = None
