@@ -39,12 +39,10 @@ CONFIGS = {
     'retinanet_xcit_t12_16_1x': 'neck',
     'sem_fpn_xcit_n12_16_shapes': 'neck',
 }
-# test_export.py exports a Mask R-CNN and a Semantic FPN. The panoptic graph of Mask2Former has the
-# outputs of the graph of instances. Deformable DETR has the graph of DINO, and RetinaNet that of
-# RTMDet.
+# test_export.py exports a Mask R-CNN and a Semantic FPN. The other graphs of Mask2Former have the
+# layers of the panoptic one, Deformable DETR has the graph of DINO, and RetinaNet that of RTMDet.
 RECORDED = (
     'mask2former_panoptic_xcit_n12_16_shapes',
-    'mask2former_semantic_xcit_n12_16_shapes',
     'dino_xcit_s12_16_12e',
     'rtmdet_xcit_s12_16_3x',
 )
