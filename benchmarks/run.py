@@ -32,7 +32,7 @@ def size(text: str) -> tuple[int, int]:
     return int(height), int(width or height)
 
 
-def main() -> None:
+def parser_of_arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         '--models',
@@ -87,6 +87,11 @@ def main() -> None:
     parser.add_argument('--threads', type=int, help='CPU threads')
     cli.add_options_argument(parser)
     parser.add_argument('--out', type=Path, default=Path('work_dirs/benchmark'), metavar='DIR')
+    return parser
+
+
+def main() -> None:
+    parser = parser_of_arguments()
     args = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
     out, what, options = (args.pop(name) for name in ('out', 'what', 'cfg_options'))
     if options:
@@ -101,16 +106,12 @@ def main() -> None:
 
     os.environ.setdefault('KINETO_LOG_LEVEL', '99')  # read when PyTorch is imported
     with cli.imports():
-        import benchmarks
+        from benchmarks import loaders, measure, report, steps
         from xcit_mm.base.files import require_writable
-    settings_class, measure, describe = {
-        'model': (benchmarks.Settings, benchmarks.measure, benchmarks.describe),
-        'step': (benchmarks.StepSettings, benchmarks.measure_steps, benchmarks.describe_step),
-        'loader': (
-            benchmarks.LoaderSettings,
-            benchmarks.measure_loaders,
-            benchmarks.describe_loader,
-        ),
+    settings_class, run, describe = {
+        'model': (measure.Settings, measure.measure, report.describe),
+        'step': (steps.StepSettings, steps.measure_steps, report.describe_step),
+        'loader': (loaders.LoaderSettings, loaders.measure_loaders, report.describe_loader),
     }[kind]
     unused = args.keys() - {field.name for field in fields(settings_class)}
     if unused:
@@ -126,16 +127,16 @@ def main() -> None:
     measurements = []
     if kind == 'step':
         print('The trainings alternate: the results of a size come together.', file=sys.stderr)
-    for measurement in measure(settings):
+    for measurement in run(settings):
         measurements.append(measurement)  # written at once: an interruption loses nothing
-        benchmarks.write_json(measurements, settings, path)
+        report.write_json(measurements, settings, path)
         print(describe(measurement), flush=True)
     if kind == 'step':
-        print(f'\n{benchmarks.step_table(measurements)}')
+        print(f'\n{report.step_table(measurements)}')
     elif kind == 'loader':
-        print(f'\n{benchmarks.loader_table(measurements)}')
+        print(f'\n{report.loader_table(measurements)}')
     for task in what if kind == 'model' else ():
-        print(f'\n{benchmarks.table(measurements, task)}')
+        print(f'\n{report.table(measurements, task)}')
     print(f'\nWritten: {path}')
 
 

@@ -2,18 +2,17 @@
 """Export a detector, a segmentor or a backbone to a file for ONNX Runtime, OpenVINO or PyTorch."""
 
 import argparse
-import runpy
 import signal
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
 from tools import cli
 
-# The file alone, because importing the package takes seconds.
-CHOICES = runpy.run_path(str(Path(find_spec('xcit_mm').origin).parent / 'apps/export/choices.py'))
+FORMATS = ('onnx', 'openvino', 'torch', 'aotinductor')
+PRECISIONS = ('float32', 'float16', 'int8')
+PARTS = ('model', 'backbone')
 
 
 def main() -> None:
@@ -41,11 +40,11 @@ def main() -> None:
         help='new folder to write: the ONNX file, a program that predicts with it without xcit_mm '
         'and PyTorch, and a test picture with its expected result',
     )
-    parser.add_argument('--format', choices=CHOICES['FORMATS'], default='onnx')
-    parser.add_argument('--precision', choices=CHOICES['PRECISIONS'], default='float32')
+    parser.add_argument('--format', choices=FORMATS, default='onnx')
+    parser.add_argument('--precision', choices=PRECISIONS, default='float32')
     parser.add_argument(
         '--part',
-        choices=CHOICES['PARTS'],
+        choices=PARTS,
         default='model',
         help='the whole model, or only the maps of its backbone',
     )

@@ -3,7 +3,6 @@
 
 import argparse
 import os
-import re
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -15,16 +14,6 @@ from tools import cli
 
 PART_FAILED = 1  # the exit code
 SCORE_THR = 0.3
-
-
-def _region(text: str) -> str:
-    """Return the text of a window or the path of a file."""
-    if re.fullmatch(r'[-+.,\s\d]+', text) and not re.fullmatch(r'\d+(,\d+){3}', text):
-        raise argparse.ArgumentTypeError(
-            f'{text} is not a window: name LEFT,TOP,RIGHT,BOTTOM in whole pixels, such as '
-            '0,0,512,512'
-        )
-    return text
 
 
 def _range(text: str) -> tuple[float, ...]:
@@ -137,7 +126,6 @@ def main() -> None:
     )
     part.add_argument(
         '--region',
-        type=_region,
         metavar='WHERE',
         help='a window LEFT,TOP,RIGHT,BOTTOM in pixels, or a GeoJSON file or GeoPackage with '
         'polygons',

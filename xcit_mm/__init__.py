@@ -33,6 +33,7 @@ from .base import old_mmengine  # noqa: E402
 
 old_mmengine.mend()
 mmcv_ops.install()
+environment.require('mmcv')  # the image loaders import it
 
 from . import data  # noqa: E402, F401  registers image loaders
 from .base.errors import UserError  # noqa: E402

@@ -81,17 +81,6 @@ def test_without_a_version_a_download_starts_again(server, target, version):
     assert server.ranges == [None, None]
 
 
-def test_an_interruption_after_the_last_byte_loses_none(server, target):
-    def interrupt(path):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        http.fetch(server.url('/a'), target, interrupt, SIZE)
-    assert not target.exists()
-    assert fetched(server, target, SIZE) == CONTENT
-    assert server.requests == ['/a']
-
-
 @pytest.mark.parametrize('code', [503, 429, 416])
 def test_a_busy_server_is_asked_again(server, target, code):
     interrupt(server, target, 100_000)
@@ -172,6 +161,17 @@ def test_the_wrong_file_is_removed(server, target):
 def test_characters_of_an_address_are_sent_as_a_browser_does(server, path, asked):
     server.files[asked] = b'hello'
     assert read_url(server.url(path), SIZE) == b'hello'
+
+
+def test_an_interruption_after_the_last_byte_loses_none(server, target):
+    def interrupt(path):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        http.fetch(server.url('/a'), target, interrupt, SIZE)
+    assert not target.exists()
+    assert fetched(server, target, SIZE) == CONTENT
+    assert server.requests == ['/a']
 
 
 def test_a_full_disk_is_no_broken_connection(server, target, monkeypatch):

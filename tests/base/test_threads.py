@@ -1,7 +1,6 @@
 """A thread works one item ahead of a loop, and another one writes behind it."""
 
 import threading
-import time
 from contextlib import closing
 
 import pytest
@@ -78,21 +77,3 @@ def test_what_was_begun_is_finished_before_an_error_leaves_the_block(error):
             behind(number)
         raise error
     assert done == [0, 1, 2]
-
-
-def test_calls_that_have_not_begun_are_dropped_after_an_error_of_a_call():
-    done = []
-
-    def call(number: int) -> None:
-        if number == 0:
-            raise KeyboardInterrupt
-        for _ in range(100 * LONG):
-            if behind._calls[-1][0].cancelled():
-                break
-            time.sleep(0.01)
-        done.append(number)
-
-    with pytest.raises(KeyboardInterrupt), BackgroundWriter(call) as behind:
-        for number in range(4):
-            behind(number)
-    assert done in ([], [1])

@@ -1,12 +1,10 @@
 """Drawings with a key: only the key decides the classes, and every file agrees with the labels."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import rasterio
-from helpers.in_process import call_tool
 from pycocotools.coco import COCO
 
 from benchmarks.context import CONTEXT_CLASSES, ContextSpec, make_context
@@ -79,13 +77,3 @@ def test_images_depend_on_the_seed_and_not_on_their_number(tmp_path):
         drawn.append(read(tmp_path / str(spec) / 'images/training/000001.tif'))
     np.testing.assert_array_equal(drawn[0], drawn[1])
     assert (drawn[0] != drawn[2]).any()
-
-
-def test_the_command_draws_as_many_images(monkeypatch, capfd, tmp_path):
-    options = tmp_path / 'drawn', '--columns', 2, '--num-train', 1, '--num-val', 2
-    command = '../benchmarks/drawings.py', 'context', *options
-    code, output, _ = call_tool(monkeypatch, capfd, *command)
-    assert code == 0 and 'drawn: drawn' in output
-    for split, number in (('training', 1), ('validation', 2)):
-        content = json.loads((tmp_path / f'drawn/annotations/instances_{split}.json').read_text())
-        assert [image['width'] for image in content['images']] == [320] * number

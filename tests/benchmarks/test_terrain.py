@@ -19,16 +19,6 @@ def test_equal_seeds_draw_equal_heights_and_others_do_not(tmp_path):
         terrain.make_heights(tmp_path / 'a')
 
 
-def test_a_drawing_is_lit_from_the_left():
-    rng = np.random.default_rng(0)
-    image, heights = terrain.draw_terrain(rng, 160)
-    assert image.shape == (160, 160, 3) and heights.dtype == np.float32
-    rise = np.diff(heights, axis=1)
-    brightness = image.mean(axis=2)[:, 1:]
-    is_slope = np.abs(rise) < 2  # not a wall
-    assert np.corrcoef(rise[is_slope], brightness[is_slope])[0, 1] > 0.3
-
-
 def test_a_scene_continues_across_the_drawings_of_its_size(tmp_path):
     terrain.make_height_scene(tmp_path / 'scene', 2)
     with rasterio.open(tmp_path / 'scene' / terrain.HEIGHTS) as file:

@@ -54,7 +54,6 @@ class FakeHub(ThreadingHTTPServer):
         self.repos: dict[str, Repo] = {}
         self.requests: list[str] = []  # the method and the path of each request
         self.cut: int | None = None  # bytes after which the transfer of a file breaks off
-        self.card_error = ''  # why a model card is refused
 
     @property
     def address(self) -> str:
@@ -105,8 +104,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.server.repos[name] = Repo([{}], private=is_private)
             self._answer({'url': f'{self.server.address}/{name}'}, 200 if is_new else 409)
         elif path == '/api/validate-yaml':
-            errors = [{'message': text} for text in [self.server.card_error] if text]
-            self._answer({'errors': errors, 'warnings': []}, 400 if errors else 200)
+            self._answer({'errors': [], 'warnings': []})
         elif '/preupload/' in path:
             modes = [
                 {'path': file['path'], 'uploadMode': 'regular', 'shouldIgnore': False}

@@ -49,6 +49,8 @@ def test_arguments_have_the_choices_and_defaults_of_the_package():
     from benchmarks.models import NAMES
     from xcit_mm.apps.annotation_tools.objects import SHAPE_KINDS
     from xcit_mm.apps.attention.draw import PANEL_SIDE
+    from xcit_mm.apps.export.comparison import TOLERANCES
+    from xcit_mm.apps.export.formats import BY_NAME
     from xcit_mm.base.device import DTYPES
     from xcit_mm.data.datasets.fetch import DATASETS, SPLITS
     from xcit_mm.network.archs import ARCHS, PATCH_SIZES
@@ -58,6 +60,7 @@ def test_arguments_have_the_choices_and_defaults_of_the_package():
         'cli': dict(DTYPES=(*DTYPES, 'auto')),
         '../benchmarks/run': dict(TASKS=(*TASKS, 'step', 'loader'), NAMES=NAMES),
         'convert_predictions': dict(SHAPE_KINDS=SHAPE_KINDS),
+        'export': dict(FORMATS=tuple(BY_NAME), PRECISIONS=tuple(TOLERANCES)),
         'get_flops': dict(ARCHS=tuple(ARCHS), PATCH_SIZES=PATCH_SIZES),
         'infer': dict(SCORE_THR=SCORE_THR),
         'label_studio': dict(SCORE_THR=SCORE_THR),

@@ -88,13 +88,10 @@ def test_an_error_of_a_tool_begins_with_the_command():
     ('line', 'expected'),
     [
         ('xcit tr', {'train'}),
-        ('xcit check', {'check-dataset'}),
         ('xcit conf', {'config', 'configs'}),
         ('xcit config distill_', {'distill_xcit_n12_16_shapes', 'distill_xcit_s12_16_100e'}),
         ('xcit train mask_rcnn_xcit_s24', {f'mask_rcnn_xcit_s24_{p}_3x' for p in (16, 8)}),
         ('xcit export --format o', {'onnx', 'openvino'}),
-        ('xcit configs distill_', {'distill_xcit_n12_16_shapes', 'distill_xcit_s12_16_100e'}),
-        ('xcit train --laun', {'--launcher'}),
         ('xcit --completion f', {'fish'}),
     ],
 )

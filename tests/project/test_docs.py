@@ -281,7 +281,10 @@ def test_the_commands_of_a_page_run(page, terminal):
 
 
 @pytest.mark.parametrize('page', [page for page in PAGES if blocks(page) and page not in SHORT])
-def test_the_commands_of_a_long_page_are_parsed(page, terminal):
+def test_the_commands_of_a_long_page_are_parsed(page, request):
+    if 'not slow' not in request.config.getoption('markexpr'):
+        pytest.skip('the test above runs them')
+    terminal = request.getfixturevalue('terminal')
     for language, text in blocks(page):
         if name := re.match(r'# (\w+\.py)\n', text):
             (terminal.folder / name[1]).write_text(text)

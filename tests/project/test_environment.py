@@ -30,10 +30,11 @@ def start(planted: Path, *command: object) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, *map(str, command)], **options)
 
 
-@pytest.mark.parametrize('package', IMPORTED_FIRST)
+@pytest.mark.parametrize('package', [*IMPORTED_FIRST, 'mmcv'])
 def test_a_missing_package_is_a_line_with_the_extra_to_install(tmp_path, package):
-    for name in IMPORTED_FIRST[: IMPORTED_FIRST.index(package)]:
-        plant(tmp_path, name, '')
+    if package != 'mmcv':  # which the package imports after it has used the others
+        for name in IMPORTED_FIRST[: IMPORTED_FIRST.index(package)]:
+            plant(tmp_path, name, '')
     plant(tmp_path, package, f'raise {MISSING}')
     done = start(tmp_path, 'tools/make_shapes.py', tmp_path / 'shapes')
     assert done.returncode == 2
@@ -44,7 +45,6 @@ def test_a_missing_package_is_a_line_with_the_extra_to_install(tmp_path, package
 @pytest.mark.parametrize(
     ('package', 'config', 'error', 'message'),
     [
-        ('mmcv', DETECTOR, MISSING, 'the package mmcv is not installed'),
         ('mmdet', DETECTOR, MISSING, 'the package mmdet is not installed'),
         ('mmseg', SEGMENTOR, MISSING, 'the package mmseg is not installed'),
         (
@@ -73,11 +73,8 @@ def test_a_package_that_is_missing_or_does_not_fit_is_named_before_a_model_is_bu
     ('installed', 'code', 'remedy'),
     [
         ('mmdet', 'raise ModuleNotFoundError("", name="timm")', 'timm is not.*: pip install timm'),
-        ('mmdet', 'import a_missing_package', r'a_missing_package is not.*pip install.*openmmlab'),
         ('onedl-mmcv', 'import a_missing_package', r'a_missing_package is not.*pip install.*onedl'),
         ('mmdet', 'raise AssertionError("MMCV==2.2.0 is used")', r'install "mmcv-lite<2\.2"'),
-        ('onedl-mmcv', 'raise AssertionError("MMCV==2.2.0")', r'--force-reinstall .*onedl-mmcv'),
-        ('mmdet', 'raise AssertionError("mmengine==0.5.0")', r'mmengine==0\.5\.0.*pip install -e'),
         ('mmdet', 'raise ImportError("_ext.so: undefined symbol")', r'_ext\.so.*mmcv-lite'),
         ('mmdet', 'raise ImportError("libtorch_cpu.so")', r'pip install -e.*docs/errors\.md'),
     ],

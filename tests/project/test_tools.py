@@ -156,7 +156,6 @@ def test_a_released_detector_is_fine_tuned_on_other_classes(tool, shapes_root, t
 def files(tmp_path_factory) -> Path:
     """Weights that are not of a model, and code."""
     folder = tmp_path_factory.mktemp('files')
-    torch.save({'model': XCiT('t12', 16).state_dict()}, folder / 't12.pth')
     torch.save(XCiT('n12', 16).state_dict(), folder / 'backbone.pth')
     torch.save({'state_dict': {}, 'meta': {'hook': os.getcwd}}, folder / 'code.pth')
     return folder
@@ -166,12 +165,9 @@ def files(tmp_path_factory) -> Path:
     ('command', 'message'),
     [
         ('train.py configs/mask_rcnn_xcit_s12_8_3x.py', 'tools/prepare_data.py coco --root'),
-        ('train.py {config} --work-dir {files}/t12.pth', '{files}/t12.pth'),
-        ('train.py {config} --cfg-options load_from={files}/gone.pth', '{files}/gone.pth'),
         ('train.py {config} --cfg-options load_from={files}/backbone.pth', '{files}/backbone.pth'),
         ('train.py {config} --launcher slurm', 'tools/slurm_train.sh'),
         ('test.py {config} {files}/code.pth', 'posix.getcwd'),
-        ('test.py {config} {files}/t12.pth --out {files}', '--out {files}'),
     ],
 )
 def test_wrong_input_is_a_line_with_the_value(

@@ -50,7 +50,9 @@ def list_folder_hint(path: str | Path) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return the type and one line of another package's error, for use within a sentence."""
+    """Return a UserError's sentence, or the type and one line of another package's error."""
+    if isinstance(error, UserError):
+        return str(error)
     lines = str(error).strip().splitlines() or ['']
     # OpenVINO names places in its source first, and the cause last.
     line = lines[-1 if lines[0].startswith('Exception from') else 0]

@@ -164,8 +164,8 @@ def find_spelled(path: Path, suffixes: Sequence[str] = ('',)) -> list[Path]:
 
 def spelled(path: Path) -> Path:
     """Return the only path that :func:`find_spelled` finds, or else the path itself."""
-    found = find_spelled(path)
-    return found[0] if len(found) == 1 else path
+    paths = find_spelled(path)
+    return paths[0] if len(paths) == 1 else path
 
 
 def _names_in(folder: Path) -> dict[str, list[str]]:

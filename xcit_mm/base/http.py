@@ -241,10 +241,10 @@ def _open(
         raise UserError(f'{url}: the token has a character that tokens cannot have; copy it again')
     headers = {'User-Agent': 'xcit_mm', **headers}
     try:
-        asked = request.Request(quote(url, safe=string.punctuation), sent, headers)
-        if asked.type not in ('http', 'https'):
+        requested = request.Request(quote(url, safe=string.punctuation), sent, headers)
+        if requested.type not in ('http', 'https'):
             raise ValueError('it does not start with http:// or https://')
-        return request.build_opener(_WebRedirects).open(asked, timeout=TIMEOUT)
+        return request.build_opener(_WebRedirects).open(requested, timeout=TIMEOUT)
     except HTTPError as error:
         answer = f'the server answers {error.code} {error.reason}'
         if error.code == RANGE_NOT_SATISFIABLE:

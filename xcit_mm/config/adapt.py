@@ -12,10 +12,9 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 
-from ..base.cores import cores_of_process
 from ..base.device import choose_dtype, dtype_name, multiplies_bfloat16
 from ..base.errors import UserError
-from ..base.launchers import was_restarted
+from ..base.launchers import cores_of_process, was_restarted
 from ..base.run_files import has_checkpoints
 from ..base.shipped import CONFIGS
 from ..network.weights.pretrained import BACKBONES

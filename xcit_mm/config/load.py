@@ -94,6 +94,7 @@ def _read(path: Path) -> Config:
     except (ImportError, AssertionError) as error:  # mmdet and mmseg assert versions
         raise _missing_package(path, error) from None
     except Exception as error:  # a config is code: it can raise anything
+        require('torchvision')  # custom_imports import it, and its build may not fit torch
         raise UserError(f'the config {path} cannot be read ({reason(error)})') from None
 
 

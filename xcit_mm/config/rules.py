@@ -144,7 +144,7 @@ def check_classes(cfg: Config, splits: Sequence[str]) -> None:
 
 
 def _require_launcher(launcher: str) -> None:
-    variable, command = LAUNCHERS.get(launcher, (None, ''))
+    variable, _, command = LAUNCHERS.get(launcher, (None, '', ''))
     if variable is not None and variable not in os.environ:
         raise UserError(f'--launcher {launcher}: no process group; start it with {command}')
 

@@ -36,11 +36,11 @@ def softnms(
     extended = _extended(boxes, offset)
     scores = scores.clone()
     candidates = torch.arange(len(boxes))
-    kept: list[int] = []
+    chosen: list[int] = []
     while len(candidates):
         best = candidates[scores[candidates].argmax()]
-        dets[len(kept), :4], dets[len(kept), 4] = boxes[best], scores[best]
-        kept.append(int(best))
+        dets[len(chosen), :4], dets[len(chosen), 4] = boxes[best], scores[best]
+        chosen.append(int(best))
         candidates = candidates[candidates != best]
         iou = box_iou(extended[best][None], extended[candidates])[0]
         if method == 0:
@@ -51,7 +51,7 @@ def softnms(
             factor = torch.exp(-(iou * iou) / sigma)
         scores[candidates] *= factor
         candidates = candidates[scores[candidates] >= min_score]
-    return torch.tensor(kept, dtype=torch.int64)
+    return torch.tensor(chosen, dtype=torch.int64)
 
 
 def nms_match(dets: Tensor, iou_threshold: float) -> list[list[int]]:
@@ -84,8 +84,8 @@ def line_nms_forward(
     order = scores.argsort(descending=True)
     keep, parent = (torch.zeros(n, dtype=torch.int64, device=boxes.device) for _ in range(2))
     is_left = torch.ones(n, dtype=torch.bool, device=boxes.device)
-    kept = 0
-    while kept < top_k and is_left.any():
+    number = 0
+    while number < top_k and is_left.any():
         place = int(is_left.int().argmax())
         best, others = order[place], order[place + 1 :]
         first = torch.maximum(start[best], start[others])
@@ -93,11 +93,11 @@ def line_nms_forward(
         is_common = (heights >= first[:, None]) & (heights <= last[:, None])
         apart = (boxes[others, 5:] - boxes[best, 5:]).abs().where(is_common, 0).sum(1)
         is_close = (apart < overlap * (last - first + 1)) & (last >= first) & (first >= 0)
-        keep[kept], kept = best, kept + 1
-        parent[best] = parent[others[is_close]] = kept
+        keep[number], number = best, number + 1
+        parent[best] = parent[others[is_close]] = number
         is_left[place] = False
         is_left[place + 1 :] &= ~is_close
-    return keep, torch.tensor(kept, device=boxes.device), parent
+    return keep, torch.tensor(number, device=boxes.device), parent
 
 
 def _extended(boxes: Tensor, offset: int) -> Tensor:

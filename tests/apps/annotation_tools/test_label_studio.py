@@ -135,17 +135,13 @@ def test_a_personal_access_token_is_exchanged_first(studio, backend):
             'http://169.254.169.254/latest',
             'http://169.254.169.254/latest is not on http://127.0.0.',
         ),
-        ('https://127.0.0.1/a.jpg', 'upload the image, or add its folder as local storage'),
         ('file:///etc/passwd', 'file:///etc/passwd is not on'),
         ('/etc/passwd', '/etc/passwd: the server answers 404'),
-        ('s3://bucket/a.jpg', 's3://bucket/a.jpg is not on'),
-        ('/data/text.txt', 'it is not a readable image'),
         ('/data/elsewhere', 'another server must not get the token'),
         ('/data/secret', 'the server answers 401 .*; check the token'),
     ],
 )
 def test_an_image_that_cannot_be_read_has_no_result(studio, backend, capsys, address, message):
-    studio.files['/data/text.txt'] = b'text'
     with serving() as elsewhere:
         studio.redirects['/data/elsewhere'] = elsewhere.url('/a')
         if address == '/data/secret':
@@ -162,13 +158,6 @@ def test_a_token_that_cannot_be_sent_is_not_printed(backend, capsys, end):
     assert asked(backend(token=TOKEN + end), labeling('RectangleLabels')) == []
     said = capsys.readouterr().err
     assert 'the token has a character that tokens cannot have' in said and TOKEN not in said
-
-
-def test_a_local_file_of_label_studio_and_a_full_address_are_read(studio, backend, expected):
-    studio.files['/data/local-files/?d=x/a.jpg'] = studio.files[UPLOADED]
-    full = studio.url(UPLOADED)
-    for address in ('/data/local-files/?d=x/a.jpg', full):
-        assert len(asked(backend(), labeling('RectangleLabels'), address)) == len(expected)
 
 
 def test_a_task_that_fails_leaves_the_others_their_results(
@@ -201,12 +190,6 @@ def test_a_task_that_fails_leaves_the_others_their_results(
 def test_a_labeling_configuration_that_the_model_cannot_use_is_refused(config, message):
     with pytest.raises(UserError, match=message):
         parse_labeling(config)
-
-
-def test_a_model_of_heights_is_refused(detector, monkeypatch):
-    monkeypatch.setattr(detector, 'task', 'heights')
-    with pytest.raises(UserError, match='a model predicts heights, which Label Studio has no'):
-        Backend(detector, 'a model', 'http://a', TOKEN, 0.3)
 
 
 @pytest.fixture

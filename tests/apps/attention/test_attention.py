@@ -161,16 +161,3 @@ def test_the_tool_writes_a_picture(visualize, checkpoint, detector, tmp_path):
     assert panels(out) == (12, 6, 2)
     code, _, _ = visualize(image, checkpoint, '--out', out, '--heads', *range(4), *range(4))
     assert panels(out) == (30, 5, 6)
-
-
-def test_layers_and_heads_that_do_not_exist_are_named(visualize, checkpoint, tmp_path):
-    image, out = tmp_path / 'image.png', tmp_path / 'out.png'
-    Image.fromarray(picture(40, 60)).save(image)
-    for args, message in [
-        ((image, checkpoint, '--layer', 4), 'layer 4 does not exist: the model has 4'),
-        ((image, checkpoint, '--class-layer', -1), 'class-attention layer -1 does not exist'),
-        ((image, checkpoint, '--heads', 7), 'head 7 does not exist: the model has 4'),
-    ]:
-        code, _, errors = visualize(*args, '--out', out)
-        assert code == 2 and message in errors and 'Traceback' not in errors
-    assert not out.exists()

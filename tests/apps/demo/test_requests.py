@@ -2,8 +2,6 @@
 
 import json
 import re
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -14,8 +12,6 @@ from gradio import blocks
 from helpers import ROOT
 from helpers.random_weights import DETECTOR
 from PIL import Image
-
-from xcit_mm.predict.model import Model
 
 META = {'_type': 'gradio.FileData'}
 
@@ -94,23 +90,3 @@ def test_requests_that_the_page_does_not_send_are_refused(
         events = visit(address, data, name)
         assert '"success":false' in events and message in events
     assert not downloads and not planted.exists()
-
-
-def test_visitors_wait_for_each_other(address, models, picture, monkeypatch):
-    original, running, most = Model.predict, [], []
-
-    def predict(self, *args):
-        running.append(self)
-        time.sleep(0.2)
-        most.append(len(running))
-        try:
-            return original(self, *args)
-        finally:
-            running.pop()
-
-    monkeypatch.setattr(Model, 'predict', predict)
-    data = [DETECTOR, models[DETECTOR][0], uploaded(address, picture)]
-    with ThreadPoolExecutor(3) as visitors:
-        answers = [visitors.submit(visit, address, data) for _ in range(3)]
-        assert all('found in' in events.result() for events in answers)
-    assert most == [1, 1, 1]

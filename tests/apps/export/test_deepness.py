@@ -1,7 +1,6 @@
 """Files for Deepness hold what that plugin of QGIS reads, and find what xcit_mm does."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -139,11 +138,3 @@ def test_a_file_takes_tiles_of_one_size(models, tmp_path, shapes_root):
     boxes, _, labels = objects_of_deepness(outputs['detections'])
     assert np.abs(boxes - expected.boxes).max() <= 1e-2
     assert np.array_equal(labels, expected.labels)
-
-
-def test_the_documentation_names_the_metadata(models):
-    text = (ROOT / 'docs/export.md').read_text()
-    for kind in ('detector', 'sem_fpn'):
-        _, graph = deepness_graph(models, kind)
-        for name in graph.metadata(['a'] * 4, 1.0):
-            assert re.search(rf'`{name}`', text), name

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 from functools import cache
-from zipfile import ZipFile, is_zipfile
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from helpers.small_models import pixels
 
 from xcit_mm import UserError, load_model
 from xcit_mm.apps.export import (
-    PRECISIONS,
     ExportSettings,
     evaluate,
     export,
@@ -169,7 +167,7 @@ def test_the_export_compares_three_sizes_and_refuses_another_model(exports, mode
 @slow
 @pytest.mark.parametrize(
     'format, precision',
-    [('aotinductor', 'float32'), ('onnx', 'float16'), ('openvino', 'int8')],
+    [('aotinductor', 'float32'), ('openvino', 'int8')],
 )
 def test_files_of_a_detector_forget_the_image_before(
     models, shapes_root, tmp_path, monkeypatch, format, precision
@@ -267,23 +265,6 @@ def test_a_file_of_each_format_and_precision_computes_what_mmseg_does(
     assert relative_error(outputs['logits'], logits) <= bound
     with pytest.raises(UserError, match=r'not take this image, \(1, 5, 99, 131\) torch.float32 \('):
         run(torch.rand(1, 5, 99, 131))
-
-
-@slow
-@pytest.mark.parametrize('format', [name for name in BY_NAME if name != 'aotinductor'])
-def test_narrow_files_are_smaller(exports, format):
-    wide = exports('sem_fpn', 'onnx' if format == 'openvino' else format)
-    narrow = [exports('sem_fpn', format, p) for p in BY_NAME[format].precisions[1:]]
-    assert max(size_of_weights(file) for file in narrow) < size_of_weights(wide)
-
-
-def size_of_weights(file):
-    """Return the size of the weights in a file of PyTorch, because the graph of a small model is
-    larger than its weights, and the size of the whole file in other formats."""
-    if not is_zipfile(file.path):
-        return file.size
-    with ZipFile(file.path) as archive:
-        return sum(i.file_size for i in archive.infolist() if '/weights/weight_' in i.filename)
 
 
 def test_int8_narrows_all_convolutions_but_the_last(exports):
@@ -410,12 +391,10 @@ def test_the_tool_refuses_a_file_that_differs(models, shapes_root, monkeypatch, 
             "test_cfg.mode='slide' cannot be exported, because a file gets the whole image: "
             '--cfg-options model.test_cfg.mode=whole',
         ),
-        (['configs/nothing.py'], 'the config configs/nothing.py does not exist'),
         ([SEGMENTOR, '--out', 'docs'], 'docs: a file of the format onnx has the suffix .onnx'),
         ([SEGMENTOR, '--precision', 'int8'], 'int8 needs some of your images to find the ranges'),
         ([SEGMENTOR, '--precision', 'int8', '--format', 'torch', '--out', 'x.pt2'],
          'the format torch has no int8: use --format onnx or openvino, or --precision float16'),
-        ([SEGMENTOR, '--verify', 'docs'], '--calibrate, --verify and --deepness need a trained'),
     ],
 )  # fmt: skip
 def test_invalid_input_is_a_line_and_exit_code_2(monkeypatch, capfd, tmp_path, arguments, message):
@@ -439,4 +418,3 @@ def test_the_documentation_lists_the_formats():
         for name, format in BY_NAME.items()
     ]
     assert {row[0][0] for row in read} == set(BY_NAME)
-    assert tuple(TOLERANCES) == PRECISIONS

@@ -19,7 +19,6 @@ from PIL import Image
 
 from xcit_mm import UserError, load_model
 from xcit_mm.apps.export import export_folder
-from xcit_mm.apps.export import folder as folder_module
 from xcit_mm.apps.export.description import describe, resizing
 from xcit_mm.data.drawings.shapes import draw_image
 from xcit_mm.data.transforms.decode import decode
@@ -122,13 +121,6 @@ def test_a_folder_has_a_program_and_a_test_that_it_passes(folder, exported):
     assert '- Classes: background, circle, square, triangle\n' in readme
 
 
-def test_the_runtime_may_be_installed_for_another_device(exported, monkeypatch):
-    versions = {'onnxruntime-gpu': '1.20.1', 'numpy': '2.0.0+x'}
-    monkeypatch.setattr(folder_module, 'installed', versions.get)
-    readme = folder_module._readme(exported.metadata, {})
-    assert 'pip install onnxruntime==1.20.1 numpy==2.0.0 pillow\n' in readme
-
-
 def test_a_wrong_result_is_noticed(folder, monkeypatch, capsys, tmp_path):
     assert call(monkeypatch, capsys, folder, '--check') == (0, 'test.png: as expected\n')
     other = shutil.copytree(folder, tmp_path / 'other')
@@ -193,20 +185,6 @@ def test_png_of_16_bits_is_read_as_by_xcit_mm(tmp_path, monkeypatch, is_old):
     assert np.array_equal(predict.read_image(tmp_path / 'a.png'), expected)
 
 
-@pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        ([], 'name images, or only --check'),
-        (['x.png', '--check'], 'name images, or only --check'),
-        (['a/x.png', 'b/x.png'], 'two images have the same name'),
-    ],
-)
-def test_wrong_arguments_of_the_program(monkeypatch, capsys, folder, arguments, message):
-    code, printed = call(monkeypatch, capsys, folder, *arguments)
-    assert code == 2
-    assert message in printed
-
-
 @pytest.mark.parametrize('kind', ['Resize', 'DraftResize'])
 def test_the_program_resizes_as_a_pipeline_that_decodes_drafts_does(models, kind):
     loader = dict(type='LoadImage', draft=(128, 96) if kind == 'DraftResize' else None)
@@ -239,9 +217,6 @@ def test_a_pipeline_that_the_program_does_not_know_is_refused(models, tmp_path, 
     [
         (['--folder', 'x'], '--folder needs a trained model: name its checkpoint'),
         (['--folder', 'x', '--deepness', '128'], '--folder is for whole models in ONNX without --'),
-        (['--folder', 'x', '--part', 'backbone'], '--folder is for whole models in ONNX'),
-        (['--folder', 'x', '--format', 'torch'], '--folder is for whole models in ONNX'),
-        (['--folder', 'x', '--out', 'x.onnx'], 'not allowed with argument'),
         (['--out', 'x.onnx', '--deepness', '64'], '--deepness need a trained model'),
         (['--out', 'x.pt2', '--format', 'torch', '--deepness', '64'],
          'Deepness reads whole models in ONNX files: omit --format and --part'),
@@ -311,8 +286,3 @@ def test_the_program_needs_only_the_runtime_numpy_and_pillow(models, tmp_path):
     exported = predict.Model(folder / 'model.onnx')
     kept = exported.predict(predict.read_image(paths[0]), 0.4)
     assert len(kept['scores']) == (model.predict(paths[0]).scores >= 0.4).sum() > 0
-
-
-def test_the_program_imports_nothing_else():
-    text = Path(predict.__file__).read_text()
-    assert not re.findall(r'^(?:from|import) (?:\.|xcit_mm|torch|cv2)', text, re.M)

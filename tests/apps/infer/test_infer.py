@@ -3,7 +3,6 @@
 import csv
 import errno
 import json
-import shutil
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,13 +15,10 @@ from helpers.file_server import serving
 from helpers.in_process import call_tool
 from helpers.random_weights import DETECTOR, SEGMENTOR
 from PIL import Image
-from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
 from xcit_mm import UserError, mmcv_ops
-from xcit_mm.apps.infer import whole
 from xcit_mm.apps.infer.run import infer
-from xcit_mm.base import threads
 from xcit_mm.base.errors import MissingOperatorError
 from xcit_mm.predict.large.predict_large import LargeOptions
 from xcit_mm.predict.model import Model
@@ -133,59 +129,6 @@ def test_detections_are_written_as_pictures_and_coco(run, detector, tmp_path, ca
     assert read_video(str(out / 'pictures/clip.mp4'))[:2] == (NUM_FRAMES, 8)
 
 
-@pytest.mark.parametrize('stream', [False, True])
-def test_fiftyone_imports_detections(run, photos, tmp_path, stream):
-    coco = pytest.importorskip('fiftyone.utils.coco', reason='FiftyOne is not installed')
-    run('a.jpg', 'a.png', 'below', config=DETECTOR, stream=stream)
-    content = json.loads((tmp_path / 'out/predictions.json').read_text())
-    expected = {image['file_name']: [] for image in content['images']}
-    files_by_id = {image['id']: image['file_name'] for image in content['images']}
-    for annotation in content['annotations']:
-        expected[files_by_id[annotation['image_id']]].append(annotation)
-    named = {str(photos / name) for name in ('a.jpg', 'a.png', 'below/a.jpg')}
-    assert expected.keys() == named and all(expected.values())
-    importer = coco.COCODetectionDatasetImporter(
-        labels_path=str(tmp_path / 'out/predictions.json'),
-        label_types=['detections', 'segmentations'],
-    )
-    with importer:
-        samples = [*importer]
-        info = importer.get_dataset_info()
-    assert info['classes'] == ['circle', 'square', 'triangle'] and info['dtype'] == 'float32'
-    assert {path for path, *_ in samples} == named
-    for path, metadata, labels in samples:
-        width, height = metadata.width, metadata.height
-        assert Image.open(path).size == (width, height)
-        for kind in ('detections', 'segmentations'):
-            for found, annotation in zip(labels[kind].detections, expected[path], strict=True):
-                assert found.label == annotation['category_name'] == found.category_name
-                assert found.confidence == annotation['score']
-                box = np.array(found.bounding_box) * [width, height, width, height]
-                np.testing.assert_allclose(box, annotation['bbox'], rtol=0, atol=0.01)
-        for found, annotation in zip(
-            labels['segmentations'].detections, expected[path], strict=True
-        ):
-            mask = coco_mask.decode(annotation['segmentation'])
-            x, y, w, h = annotation['bbox']
-            rows, columns = (slice(round(a), round(a + n)) for a, n in ((y, h), (x, w)))
-            assert np.array_equal(found.mask, mask[rows, columns])
-
-
-def test_fiftyone_reads_label_images_by_the_colors_of_the_classes(run, photos, tmp_path):
-    data = pytest.importorskip('fiftyone.utils.data', reason='FiftyOne is not installed')
-    out = tmp_path / 'out'
-    run('below')
-    classes = json.loads((out / 'classes.json').read_text())['classes']
-    colors = np.array([c['colour'] for c in classes], np.uint8)
-    importer = data.ImageSegmentationDirectoryImporter(
-        data_path=str(photos / 'below'), labels_path=str(out / 'labels'), load_masks=True
-    )
-    with importer:
-        [(path, _, found)] = importer
-    assert path == str(photos / 'below/a.jpg')
-    assert np.array_equal(found.mask, colors[np.array(Image.open(out / 'labels/a.png'))])
-
-
 def test_segmentations_are_written_as_pictures_and_labels(run, segmentor, tmp_path):
     out = tmp_path / 'out'
     assert run(large=dict(batch_size=2))[0] == 4 + NUM_FRAMES
@@ -267,15 +210,6 @@ def test_a_run_that_predicts_nothing_leaves_earlier_predictions_where_they_were(
         done, (problem,) = run(tmp_path / 'bad.png', **large)
         assert done == 0 and 'bad.png: it is not a readable image' in problem
         assert contents(tmp_path / 'out') == before
-
-
-def test_slices_of_an_image_in_a_folder_leave_no_folders(run, photos, tmp_path):
-    shutil.copytree(photos / 'below', tmp_path / 'in/below')
-    assert run(tmp_path / 'in', stream=True, large=dict(sliced=96, overlap=32))[0] == 1
-    out = tmp_path / 'out'
-    labels = 'labels/below/a.tif', 'labels/below/a.tif.aux.xml'
-    assert files(out) == ['classes.json', 'counts.csv', *labels, 'pictures/below/a.jpg']
-    assert not (out / 'unfinished').exists()
 
 
 def test_a_run_writes_to_no_folder_of_another_and_moves_no_input(run, photos, tmp_path):
@@ -378,25 +312,6 @@ def test_images_are_read_and_written_while_the_model_runs(run, monkeypatch, befo
     assert run('a.jpg', 'b.jpg') == (2, [])
 
 
-def test_the_prediction_of_a_large_image_is_written_before_the_next_one_is_made(
-    run, monkeypatch, before_predictions
-):
-    add, written, predicted = Output.add, [], []
-
-    def notice_prediction(images):
-        assert len(written) == len(predicted)
-        predicted.extend(images)
-
-    def notice_add(output, frame, prediction):
-        add(output, frame, prediction)
-        written.append(frame)
-
-    monkeypatch.setattr(whole, 'MAX_PIXELS', 160 * 120)
-    monkeypatch.setattr(Output, 'add', notice_add)
-    before_predictions(notice_prediction)
-    assert run()[0] == len(written) == 4 + NUM_FRAMES
-
-
 def test_an_image_is_tried_again_once_those_before_it_have_left_the_memory(run, before_predictions):
     errors, batches = [MemoryError()], []
 
@@ -420,56 +335,6 @@ def test_an_image_that_does_not_fit_is_named_and_the_others_of_its_batch_are_pre
     Image.new('RGB', (160, 120)).save(photos / 'below/big.png')
     done, problems = run('below', config=DETECTOR, large=dict(batch_size=2))
     assert done == 1 and 'big.png: 160x120 pixels do not fit into the memory' in problems[0]
-
-
-def test_an_interruption_does_not_wait_for_a_server(
-    weights, photos, tmp_path, monkeypatch, before_predictions
-):
-    monkeypatch.setattr(threads, 'TIMEOUT', 0.1)
-    with serving() as server:
-        server.files['/slow.jpg'] = (photos / 'b.jpg').read_bytes()
-        server.cuts, server.breaks_by = [100], 'silence'
-
-        def interrupt(images):
-            assert server.waiting.wait(LONG)
-            raise KeyboardInterrupt
-
-        before_predictions(interrupt)
-        inputs = [str(photos / 'a.jpg'), server.url('/slow.jpg')]
-        with pytest.raises(KeyboardInterrupt):
-            infer(SEGMENTOR, weights[SEGMENTOR], inputs, tmp_path / 'out')
-        assert not server.stopped.is_set()
-
-
-@pytest.mark.parametrize(
-    ('change', 'message'),
-    [
-        (dict(inputs=['nowhere/*.jpg']), r'nowhere/\*\.jpg matches no file'),
-        (dict(out='/proc/nowhere'), 'cannot be written to'),
-    ],
-)
-def test_wrong_input_as_a_whole_is_an_error(weights, photos, tmp_path, change, message):
-    arguments = dict(config=SEGMENTOR, inputs=[str(photos)], out=tmp_path / 'out')
-    with pytest.raises(UserError, match=message):
-        infer(checkpoint=weights[SEGMENTOR], **{**arguments, **change})
-    assert not (tmp_path / 'out').exists()
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        (dict(batch_size=0), 'batch_size=0 must be 1 or more'),
-        (dict(score_thr=1.5), 'score_thr=1.5 must be between 0 and 1'),
-        (dict(sliced=64, overlap=64), 'slices of 64 pixels with an overlap of 64'),
-        (
-            dict(sliced=64, with_scores=True),
-            '--sliced cannot be combined with --statistics-window, --scores or --probabilities',
-        ),
-    ],
-)
-def test_wrong_options_are_an_error(options, message):
-    with pytest.raises(UserError, match=message):
-        LargeOptions(**options)
 
 
 def test_options_without_effect_are_named(tmp_path, monkeypatch, capfd):

@@ -178,13 +178,6 @@ def test_an_upload_without_a_valid_token_is_a_sentence(hub, checkpoint, monkeypa
     assert hub.repos == {}
 
 
-def test_the_reason_why_the_hub_refuses_a_card_is_said(hub, checkpoint):
-    hub.card_error = '"license" must be one of apache-2.0, mit'
-    message = rf'{REPO}: .*"license" must be one of apache-2\.0'
-    with pytest.raises(UserError, match=message):
-        push(SEGMENTOR, checkpoint(SEGMENTOR), REPO, license='Apache 2.0')
-
-
 @pytest.mark.parametrize(
     ('changed', 'message'),
     [

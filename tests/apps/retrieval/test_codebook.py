@@ -41,14 +41,6 @@ def test_vlad_is_that_of_a_double_loop(tokens):
     np.testing.assert_allclose(halves, codebook.residuals(image), atol=1e-6)
 
 
-def test_words_are_those_of_faiss(tokens):
-    codebook = Codebook.learn(tokens, K)
-    local = codebook.local(tokens)
-    _, expected = faiss.knn(local, codebook.centers, 1)
-    assert (codebook.words(local) == expected[:, 0]).all()
-    assert len(set(expected[:, 0])) == K
-
-
 def test_projection_is_on_the_main_directions(tokens):
     codebook = Codebook.learn(tokens, K)
     _, _, directions = np.linalg.svd(tokens - tokens.mean(0, dtype=np.float64), full_matrices=False)
@@ -109,14 +101,6 @@ def test_asmk_is_that_of_the_package(tokens):
     np.testing.assert_allclose(scores[0], expected[order], atol=1e-6)
 
 
-def test_nearest_vectors_are_those_of_the_products():
-    vectors = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
-    ranks, scores = nearest_vectors(vectors, vectors[:3], 30)
-    products = vectors[:3] @ vectors.T
-    assert (ranks == np.argsort(-products, 1)).all()
-    np.testing.assert_allclose(scores, -np.sort(-products, 1), rtol=1e-5)
-
-
 def test_a_sample_does_not_depend_on_tiles_and_covers_a_square_image():
     side, count = 48, 48
     place = np.arange(side * side, dtype=np.float32)
@@ -127,3 +111,11 @@ def test_a_sample_does_not_depend_on_tiles_and_covers_a_square_image():
     rows, columns = (len(set(axis.tolist())) for axis in whole.T)
     assert min(rows, columns) > 20
     assert np.array_equal(sample([tokens], 10**6), tokens)
+
+
+def test_nearest_vectors_are_those_of_the_products():
+    vectors = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
+    ranks, scores = nearest_vectors(vectors, vectors[:3], 30)
+    products = vectors[:3] @ vectors.T
+    assert (ranks == np.argsort(-products, 1)).all()
+    np.testing.assert_allclose(scores, -np.sort(-products, 1), rtol=1e-5)

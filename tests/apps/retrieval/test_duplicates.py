@@ -2,23 +2,17 @@
 
 import csv
 import json
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from helpers import randomize
-from helpers.in_process import call_tool
-from helpers.small_xcit import SMALL
 from PIL import Image
 
 from xcit_mm.apps.retrieval.descriptor_files import Described
 from xcit_mm.apps.retrieval.duplicates import Pair, groups_of
 from xcit_mm.apps.retrieval.picture_match import similarity, small_picture
 from xcit_mm.data.drawings.shapes import ShapesSpec, make_shapes
-from xcit_mm.network.models.image_xcit import ImageXCiT
 
 pytest.importorskip('faiss')
 COPIED = 10  # drawings, of each of which there are three copies
@@ -44,16 +38,6 @@ def folder(tmp_path_factory):
         image.crop(box).save(images / f'{path.stem}.cropped.png')
         image.save(images / f'{path.stem}.jpeg.jpg', quality=50)
     return images
-
-
-@pytest.fixture
-def embed(monkeypatch, capfd, tmp_path):
-    torch.manual_seed(0)
-    model = ImageXCiT(SMALL, 16)
-    randomize(model)
-    torch.save(model.state_dict(), tmp_path / 'small.pth')
-    options = '--checkpoint', tmp_path / 'small.pth', '--device', 'cpu', '--size', 64
-    return partial(call_tool, monkeypatch, capfd, 'embed.py', *options)
 
 
 def drawing(name):
@@ -120,23 +104,3 @@ def test_groups_are_what_pairs_connect_with_the_largest_first():
     described = Described(list('abcde'), [(2, 2), (3, 3), (9, 9), (1, 1), (5, 5)], np.eye(5))
     pairs = [Pair(0, 3, 1.0), Pair(2, 4, 1.0), Pair(1, 3, 1.0)]
     assert groups_of(pairs, described) == [[1, 0, 3], [2, 4]]
-
-
-@pytest.mark.parametrize(
-    'arguments, sentence',
-    [
-        (['--duplicates', '--out', 'x.npy'], '--out x.npy: the file has to end in .csv or .json'),
-        (['--duplicates', '--search', 'x.png'], 'not allowed with argument'),
-    ],
-)
-def test_bad_options_are_refused(embed, folder, arguments, sentence):
-    code, _, errors = embed(sorted(folder.iterdir())[1], *arguments)
-    assert code == 2 and sentence in errors and 'Traceback' not in errors
-
-
-def test_empty_folders_are_refused(embed, tmp_path):
-    (tmp_path / 'empty').mkdir()
-    code, _, errors = embed(tmp_path / 'empty', '--duplicates')
-    assert code == 2 and 'empty holds no image or video' in errors
-    code, _, errors = embed('--duplicates')
-    assert code == 2 and 'name inputs, or --search in an --index' in errors

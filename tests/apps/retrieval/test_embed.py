@@ -2,35 +2,19 @@
 
 import json
 import warnings
-from functools import partial
 
 import numpy as np
 import pytest
 import rasterio
-import torch
-from helpers import randomize
-from helpers.in_process import call_tool
-from helpers.small_xcit import SMALL
 from PIL import Image
 
 from xcit_mm.apps.retrieval import image_tokens as module
 from xcit_mm.apps.retrieval.codebook import Codebook
 from xcit_mm.apps.retrieval.descriptor_files import read_descriptors
 from xcit_mm.apps.retrieval.descriptors import describe
-from xcit_mm.network.models.image_xcit import ImageXCiT
 from xcit_mm.predict.embedder import Embedder
 
 pytest.importorskip('faiss')
-
-
-@pytest.fixture(scope='module')
-def checkpoint(tmp_path_factory):
-    torch.manual_seed(0)
-    model = ImageXCiT(SMALL, 16)
-    randomize(model)
-    path = tmp_path_factory.mktemp('checkpoint') / 'small.pth'
-    torch.save(model.state_dict(), path)
-    return path
 
 
 @pytest.fixture
@@ -43,13 +27,6 @@ def folder(tmp_path):
         image = image.resize((61 + 8 * i, 83 - 7 * i), Image.Resampling.BICUBIC)
         image.save(tmp_path / 'images' / f'{i}.png')
     return tmp_path / 'images'
-
-
-@pytest.fixture
-def embed(monkeypatch, capfd, checkpoint):
-    """Run the tool and return its exit code, output and errors."""
-    options = '--checkpoint', checkpoint, '--device', 'cpu', '--size', 64
-    return partial(call_tool, monkeypatch, capfd, 'embed.py', *options)
 
 
 @pytest.mark.parametrize('kind, dim', [('token', 32), ('mean', 32), ('gem', 32), ('vlad', 128)])
@@ -165,12 +142,6 @@ def test_bad_options_are_refused(embed, folder, tmp_path, monkeypatch, arguments
     code, _, errors = embed(folder / '0.png', *arguments)
     assert code == 2 and sentence in errors and 'Traceback' not in errors
     assert not list(tmp_path.glob('x.*'))
-
-
-def test_empty_folders_are_refused(embed, tmp_path):
-    (tmp_path / 'empty').mkdir()
-    code, _, errors = embed(tmp_path / 'empty', '--out', tmp_path / 'x.npy')
-    assert code == 2 and 'empty holds no image or video' in errors
 
 
 def test_pixels_without_data_do_not_count_at_the_native_size(checkpoint, tmp_path):

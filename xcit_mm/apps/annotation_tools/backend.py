@@ -5,7 +5,7 @@ https://github.com/HumanSignal/label-studio-ml-backend defines the protocol.
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
@@ -15,7 +15,7 @@ from ...base.errors import UserError, printable, reason
 from ...base.files import parse_xml
 from ...base.http import AUTHORIZATION, read_url
 from ...predict.model import Model, Prediction
-from ...predict.results import Detections, Segmentation
+from ...predict.results import Segmentation
 from ...predict.results.segmentation import INSTANCE_OFFSET
 from ...predict.sources import decode_rgb, read_image
 from .labelstudio import TAGS, Control, described
@@ -41,14 +41,9 @@ class Backend:
         url: The address of Label Studio, from which alone images are read.
         token: An access token of Label Studio. It is sent to this address only.
         score_thr: The lowest score of objects.
-
-    Raises:
-        UserError: If the model predicts heights.
     """
 
     def __init__(self, model: Model, version: str, url: str, token: str, score_thr: float) -> None:
-        if model.task == 'heights':
-            raise UserError(f'{version} predicts heights, which Label Studio has no labels for')
         self._model, self._version, self._score_thr = model, version, score_thr
         self._url, self._token = url.rstrip('/'), token
 
@@ -87,8 +82,7 @@ class Backend:
             image = read_image(self._address(address), decode, headers)
             objects = objects_of(self._model.predict(image), self._score_thr)
         except Exception as error:  # the other tasks keep their results
-            why = error if isinstance(error, UserError) else reason(error)
-            say(f'task {task.get("id")}: {why}')
+            say(f'task {task.get("id")}: {reason(error)}')
         return described(objects, labeling.controls, self._version)
 
     def _address(self, text: str) -> str:
@@ -147,18 +141,18 @@ def objects_of(prediction: Prediction, score_thr: float) -> list[AnnotatedObject
     size = prediction.image.shape[1::-1]
     if isinstance(prediction, Segmentation):
         return [_region(name, mask, size) for name, mask in _masks(prediction)]
-    found: Detections = prediction.above(score_thr)
-    masks: Sequence[np.ndarray | None] = [None] * len(found) if found.masks is None else found.masks
+    detections = prediction.above(score_thr)
+    masks = [None] * len(detections) if detections.masks is None else detections.masks
     return [
         AnnotatedObject(
-            found.classes[label],
+            detections.classes[label],
             box.tolist(),
             mask if mask is not None and mask.any() else None,
             size,
             float(score),
         )
         for label, box, mask, score in zip(
-            found.labels, found.boxes, masks, found.scores, strict=True
+            detections.labels, detections.boxes, masks, detections.scores, strict=True
         )
     ]
 

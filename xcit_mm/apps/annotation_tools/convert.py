@@ -38,8 +38,8 @@ def convert_predictions(
     else:
         url = labelstudio.LOCAL_FILES if image_url is None else image_url
         files = labelstudio.files(classes, images, kind, url)
-    said = write_files(out, {out / name: content for name, content in files})
-    print(printable(f'{numbers["images"]} images, {numbers["objects"]} objects\n{said}'))
+    sentence = write_files(out, {out / name: content for name, content in files})
+    print(printable(f'{numbers["images"]} images, {numbers["objects"]} objects\n{sentence}'))
 
 
 def _counted(images: Iterable[AnnotatedImage], numbers: Counter[str]) -> Iterator[AnnotatedImage]:

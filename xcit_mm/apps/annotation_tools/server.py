@@ -75,9 +75,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             return 200, answer(json.loads(data))
         except Exception as error:  # without an answer, the client would learn nothing
-            sentence = str(error) if isinstance(error, UserError) else reason(error)
-            say(f'{action}: {sentence}')
-            return 400, dict(error=sentence)
+            say(f'{action}: {reason(error)}')
+            return 400, dict(error=reason(error))
 
     def _answer(self, code: int, content: dict[str, Any]) -> None:
         data = json.dumps(content).encode()

@@ -37,7 +37,6 @@ def draw_attention(
     the norm over all channels of queries and keys, as in the paper's figure D.2.
     """
     from matplotlib import rc_context
-    from matplotlib.figure import Figure
 
     kinds = [
         (f'|q|, layer {maps.layer}', maps.queries, maps.queries.norm(dim=0)),
@@ -47,20 +46,10 @@ def draw_attention(
         name = f'class attention, layer {maps.class_layer}'
         kinds.insert(0, (name, maps.class_attention, maps.class_attention.mean(0)))
     small = scaled(image, panel_side / max(image.shape[:2]))
-    rows = math.ceil((2 + len(heads)) / MAX_COLUMNS)  # for each kind of map
-    columns = math.ceil((2 + len(heads)) / rows)
-    cell_width, relative_gap = max(small.shape[1], MIN_WIDTH) + GAP, TITLE_HEIGHT / small.shape[0]
-    height = len(kinds) * rows * (small.shape[0] + TITLE_HEIGHT) + TITLE_HEIGHT
     with rc_context(chart_fonts([title])), write_whole(path) as file:
-        figure = Figure((columns * cell_width / DPI, height / DPI), DPI)
+        grid = _grid(len(kinds), 2 + len(heads), small.shape[:2])
+        figure = grid[0, 0].figure
         figure.suptitle(title, fontsize=10, parse_math=False)  # file names may contain $
-        top = 1 - 2 * TITLE_HEIGHT / height
-        space = dict(
-            left=0, right=1, bottom=0, top=top, wspace=GAP / cell_width, hspace=relative_gap
-        )
-        grid = figure.subplots(len(kinds) * rows, columns, squeeze=False, gridspec_kw=space)
-        for axes in grid.flat:
-            axes.set_axis_off()
         for (name, values, together), row in zip(kinds, grid.reshape(len(kinds), -1), strict=True):
             row[0].imshow(small)
             row[0].set_title('image\n', fontsize=8)
@@ -70,6 +59,23 @@ def draw_attention(
                 axes.imshow(overlay(image, small, weights, patch_size))
                 axes.set_title(f'{name}, {head}\nup to {largest:.3g} times the mean', fontsize=8)
         figure.savefig(file, format='png')
+
+
+def _grid(kinds: int, panels: int, size: tuple[int, int]) -> np.ndarray:
+    """Return the axes of a figure with rows of panels (H, W) for each kind of map."""
+    from matplotlib.figure import Figure
+
+    rows = math.ceil(panels / MAX_COLUMNS)  # for each kind of map
+    columns = math.ceil(panels / rows)
+    cell_width, relative_gap = max(size[1], MIN_WIDTH) + GAP, TITLE_HEIGHT / size[0]
+    height = kinds * rows * (size[0] + TITLE_HEIGHT) + TITLE_HEIGHT
+    figure = Figure((columns * cell_width / DPI, height / DPI), DPI)
+    top = 1 - 2 * TITLE_HEIGHT / height
+    space = dict(left=0, right=1, bottom=0, top=top, wspace=GAP / cell_width, hspace=relative_gap)
+    grid = figure.subplots(kinds * rows, columns, squeeze=False, gridspec_kw=space)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    return grid
 
 
 def choose_heads(heads: Sequence[int] | None, num_heads: int) -> Sequence[int]:

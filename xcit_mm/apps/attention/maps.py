@@ -91,13 +91,13 @@ class AttentionProbe(nn.Module):
         both count from 0 and are the last ones by default. Raises an ArgumentError if there is no
         such layer.
         """
-        blocks, class_blocks, found = self.backbone.blocks, self.cls_attn_blocks, []
+        blocks, class_blocks, maps = self.backbone.blocks, self.cls_attn_blocks, []
         layer = checked_index('layer', layer, len(blocks))
         class_layer = checked_index('class-attention layer', class_layer, len(class_blocks))
         attn = blocks[layer].attn
         pixels = normalize(to_tensor(image.copy()), MEAN, STD)[None].to(self.device)
         with blocks[layer].norm1.register_forward_hook(
-            lambda *call: found.extend(token_magnitudes(attn, call[-1])[0])
+            lambda *call: maps.extend(token_magnitudes(attn, call[-1])[0])
         ):
             (x,) = self.backbone(pixels)
         size = x.shape[2:]
@@ -106,8 +106,8 @@ class AttentionProbe(nn.Module):
             for block in class_blocks[:class_layer]:
                 x = block(x)
             block = class_blocks[class_layer]
-            found.append(class_attention(block.attn, block.norm1(x))[0])
-        queries, keys, *attention = (m.unflatten(1, size).cpu() for m in found)
+            maps.append(class_attention(block.attn, block.norm1(x))[0])
+        queries, keys, *attention = (m.unflatten(1, size).cpu() for m in maps)
         return AttentionMaps(queries, keys, *(attention or [None]), layer, class_layer)
 
 

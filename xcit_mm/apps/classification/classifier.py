@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
@@ -77,10 +77,11 @@ class Classifier:
         state = self.model.state_dict()
         self.architecture = architecture(state, self.checkpoint)
         self.released_name = name_in_release(self.checkpoint, str(self.architecture))
-        channels, number = state[STEM].shape[1], self.model.num_classes
         images = described_images(content)
         self.classes = described_classes(content)
         self.size = size or images.get('size') or training_size(self.released_name)
+        self._prepare = self._reader(state[STEM].shape[1], images)
+        self._names = self._class_names()
         self.batch_size, self.workers = batch_size, workers
         self.description = dict(
             checkpoint=self.checkpoint,
@@ -89,18 +90,24 @@ class Classifier:
             size=self.size,
         )
 
-        from timm.data import ImageNetInfo, create_transform
+    def _reader(self, channels: int, images: dict[str, Any]) -> Callable[[str], Tensor]:
+        """Return what reads an image as the checkpoint says that its images are prepared."""
+        from timm.data import create_transform
 
         if images or channels != RGB:
             arguments = self.checkpoint, channels, images, None, None, self.size, 'square'
-            self._prepare = image_reader(*arguments, ratio=1.0)
-        else:
-            size = (RGB, self.size, self.size)
-            transform = create_transform(size, interpolation='bicubic', crop_pct=1.0)
-            self._prepare = partial(_read_image, transform)
-        self._names = self.classes or [f'class {i}' for i in range(number)]
+            return image_reader(*arguments, ratio=1.0)
+        size = (RGB, self.size, self.size)
+        transform = create_transform(size, interpolation='bicubic', crop_pct=1.0)
+        return partial(_read_image, transform)
+
+    def _class_names(self) -> Sequence[str]:
+        from timm.data import ImageNetInfo
+
+        number = self.model.num_classes
         if number == NUM_CLASSES and not self.classes:
-            self._names = ImageNetInfo().label_descriptions()
+            return ImageNetInfo().label_descriptions()
+        return self.classes or [f'class {i}' for i in range(number)]
 
     @torch.inference_mode()
     def top_classes(self, paths: Sequence[str | Path]) -> list[list[Guess] | str]:

@@ -38,21 +38,24 @@ class UploadsOnly(gr.Blocks):
         return await super().preprocess_data(block_fn, inputs, *args, **kwargs)
 
 
-def build_page(models: OfferedModels, examples: Sequence[Path], max_upload: float) -> gr.Blocks:
-    """Build the page with pictures to try, for uploads of at most ``max_upload`` MB."""
+class Answers:
+    """What the page answers to a choice of a model, and to a picture."""
 
-    def offer(config: str | None = None) -> tuple[gr.Dropdown, gr.Dropdown]:
-        offered = models.find()
+    def __init__(self, models: OfferedModels) -> None:
+        self._models = models
+
+    def offer(self, config: str | None = None) -> tuple[gr.Dropdown, gr.Dropdown]:
+        offered = self._models.find()
         config = config if config in offered else next(iter(offered), None)
         checkpoints = offered.get(config, [])
         checkpoint = checkpoints[0] if checkpoints else None
         return gr.Dropdown(list(offered), value=config), gr.Dropdown(checkpoints, value=checkpoint)
 
-    def find(config: Any, checkpoint: Any, picture: np.ndarray | None) -> tuple:
+    def find(self, config: Any, checkpoint: Any, picture: np.ndarray | None) -> tuple:
         try:
             if picture is None:
                 raise UserError('no picture is chosen: drop one into the field on the left')
-            model = models.load(config, checkpoint)
+            model = self._models.load(config, checkpoint)
             image = Image.fromarray(picture)
             image.thumbnail((MAX_SIDE, MAX_SIDE))
             start = time.perf_counter()
@@ -66,6 +69,10 @@ def build_page(models: OfferedModels, examples: Sequence[Path], max_upload: floa
         is_detection = isinstance(prediction, Detections)
         return prediction, status, gr.Row(visible=is_detection), gr.Row(visible=not is_detection)
 
+
+def build_page(models: OfferedModels, examples: Sequence[Path], max_upload: float) -> gr.Blocks:
+    """Build the page with pictures to try, for uploads of at most ``max_upload`` MB."""
+    answers = Answers(models)
     with UploadsOnly(title=TITLE, analytics_enabled=False, delete_cache=CLEANING) as page:
         gr.Markdown(f'# {TITLE}\nDrop a picture: the objects or classes in it appear next to it.')
         prediction = gr.State()
@@ -92,11 +99,11 @@ def build_page(models: OfferedModels, examples: Sequence[Path], max_upload: floa
                     opacity = gr.Slider(0, 1, 0.5, step=0.01, label='Opacity')
                 table = gr.Dataframe(visible=False)
         view = [prediction, score, boxes, masks, opacity]
-        page.load(offer, None, [config, checkpoint])
-        config.input(offer, config, [config, checkpoint])
+        page.load(answers.offer, None, [config, checkpoint])
+        config.input(answers.offer, config, [config, checkpoint])
         gr.on(
             [picture.change, button.click],
-            find,
+            answers.find,
             [config, checkpoint, picture],
             [prediction, status, for_detections, for_segmentation],
             concurrency_limit=1,

@@ -5,7 +5,6 @@ PyTorch does (:mod:`.comparison`). ``export_folder`` adds a program that predict
 (:mod:`.predict`). ``load_runtime`` loads a file, ``evaluate`` measures files.
 """
 
-from .choices import FORMATS, PARTS, PRECISIONS
 from .evaluation import Evaluated, evaluate
 from .export import Exported, export
 from .folder import export_folder
@@ -13,9 +12,6 @@ from .formats import load_runtime
 from .settings import ExportSettings
 
 __all__ = [
-    'FORMATS',
-    'PARTS',
-    'PRECISIONS',
     'Evaluated',
     'ExportSettings',
     'Exported',

@@ -121,7 +121,7 @@ def compare(graph: Graph, run: Run, images: Images, tolerance: Tolerance) -> dic
     errors_of = defaultdict(dict)  # of each output, by image
     total = lost = 0
     for name, load in images.items():
-        image = graph.given(load())
+        image = graph.prepare(load())
         with torch.no_grad():
             expected = dict(zip(graph.outputs, graph.reference(image), strict=True))
         outputs, objects = run(image), None

@@ -48,19 +48,10 @@ def evaluate(
 ) -> list[Evaluated]:
     """Evaluate PyTorch and exported files in turn, image by image, on the CPU.
 
-    Args:
-        config: Path of a config file.
-        checkpoint: The checkpoint that the files were exported from.
-        paths: Files that :func:`xcit_mm.apps.export.export` has written.
-        options: See :func:`xcit_mm.config.load.load_config`.
-        trust_checkpoint: Run the code in the checkpoint and in the files; see
-            :func:`xcit_mm.load_model` and :func:`xcit_mm.apps.export.load_runtime`.
+    The arguments are the options of tools/evaluate_export.py.
 
     Returns:
         The result of PyTorch, then the result of each file.
-
-    Raises:
-        UserError: If an input is wrong.
     """
     runtimes = [load_runtime(path, trust_checkpoint) for path in paths]
     cfg = load_config(config, options)

@@ -111,7 +111,7 @@ def _described(
 
 
 def _input(graph: Graph, load: Callable[[], Tensor]) -> Tensor:
-    return graph.given(load())
+    return graph.prepare(load())
 
 
 def _write(
@@ -124,7 +124,7 @@ def _write(
         differences = _write_compared(contents, draft, format, images)
         if all(difference.objects == 0 for difference in differences.values()):
             first = next(iter(images.values()))
-            image = contents.graph.given(first())
+            image = contents.graph.prepare(first())
             graph = contents.graph.with_more_objects(image) if precision == 'float32' else None
             if graph is not None:  # compare its file, but keep the first one
                 other = Path(folder, 'other', path.name)
@@ -157,7 +157,7 @@ def _write_compared(
         raise
     except Exception as error:  # each package has its own
         with torch.no_grad():  # raises the error if a value of the config is wrong
-            graph.reference(graph.given(next(iter(images.values()))()))
+            graph.reference(graph.prepare(next(iter(images.values()))()))
         raise UserError(
             f'{type(graph.model).__name__} cannot be exported to {format} in {precision} '
             f'({reason(error)}): use another --format or --precision'

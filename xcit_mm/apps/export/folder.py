@@ -36,7 +36,7 @@ README = """\
   {size}.
 - Outputs: {outputs}. All that predict.py reads is in the metadata of the file.
 - Classes: {classes}
-- The expected result was computed with PyTorch: {found}.
+- The expected result was computed with PyTorch: {summary}.
 """
 
 
@@ -55,18 +55,12 @@ def export_folder(
     result in the test picture: the first image of ``verify`` or ``calibrate`` with an object, or a
     drawn one.
 
-    Args:
-        config: Path of a config file.
-        checkpoint: See :func:`xcit_mm.load_model`.
-        folder: The folder, which must be missing or empty.
-        settings: What to write, in the format 'onnx'.
-        options: See :func:`xcit_mm.config.load.load_config`.
-        trust_checkpoint: See :func:`xcit_mm.load_model`.
+    ``folder`` must be missing or empty. The other arguments are those of :func:`.export`, with the
+    format 'onnx'.
 
     Raises:
-        UserError: If an input is invalid, the model cannot be exported, the results differ, or the
-            test pipeline changes images in a way that ``predict.py`` does not know.
-        DependencyError: If a package is missing or too old.
+        UserError: Also if the test pipeline changes images in a way that ``predict.py`` does not
+            know.
     """
     folder = Path(folder).absolute()  # '.' has no name
     if checkpoint is None:
@@ -154,9 +148,9 @@ def _readme(metadata: Mapping[str, Any], result: Mapping[str, np.ndarray]) -> st
     if rule is not None:
         width, height = rule['scale']
         size = f'resized {"to fit into" if rule["keep_ratio"] else "to"} {width}x{height}'
-    found = 'a class for each pixel'
+    summary = 'a class for each pixel'
     if 'scores' in result:
-        found = f'{(result["scores"] > SCORE_THR).sum()} objects with a score above {SCORE_THR}'
+        summary = f'{(result["scores"] > SCORE_THR).sum()} objects with a score above {SCORE_THR}'
     return README.format(
         config=Path(metadata['config']).stem,
         precision=metadata['precision'],
@@ -165,5 +159,5 @@ def _readme(metadata: Mapping[str, Any], result: Mapping[str, np.ndarray]) -> st
         size=size,
         outputs=', '.join(metadata['outputs']),
         classes=', '.join(metadata['classes']),
-        found=found,
+        summary=summary,
     )

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...base.errors import UserError
-from .choices import FORMATS
 from .formats import BY_NAME
 
 
@@ -14,7 +13,7 @@ class ExportSettings:
     """What :func:`.export` writes.
 
     Attributes:
-        format: One of ``FORMATS``.
+        format: A name in ``BY_NAME``.
         precision: 'float32', 'float16' or 'int8'.
         part: 'model', or 'backbone' for its maps alone.
         calibrate: Images and folders that calibrate int8, of which up to 100 images are used.
@@ -43,7 +42,7 @@ class ExportSettings:
                 f'{path}: a file of the format {self.format} has the suffix {chosen.suffix}'
             )
         if self.precision not in chosen.precisions:
-            others = [name for name in FORMATS if self.precision in BY_NAME[name].precisions]
+            others = [name for name, f in BY_NAME.items() if self.precision in f.precisions]
             raise UserError(
                 f'the format {self.format} has no {self.precision}: use --format '
                 f'{" or ".join(others)}, or --precision {chosen.precisions[-1]}'

@@ -93,8 +93,8 @@ def _announce(dtype: str, compiled: bool, notes: Iterable[str], whole: Mapping[s
     """Say what a user should know before the first image."""
     wait = ' torch.compile takes a minute or two at the first image.' if compiled else ''
     sentences = [*notes, *islice(lost_places(whole.values()), 1)]
-    said = [f'The model computes in {dtype}.{wait}', *map(printable, sentences)]
-    print(*said, sep='\n', file=sys.stderr, flush=True)
+    lines = [f'The model computes in {dtype}.{wait}', *map(printable, sentences)]
+    print(*lines, sep='\n', file=sys.stderr, flush=True)
 
 
 def _chosen(options: LargeOptions | OutputOptions) -> dict[str, Any]:

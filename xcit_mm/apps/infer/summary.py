@@ -31,13 +31,13 @@ def summary(prediction: LargePrediction) -> str:
         counts = [(prediction.labels == i).sum() for i in range(len(prediction.classes))]
         order = sorted(range(len(counts)), key=lambda i: -counts[i])
         names = [f'{counts[i]} {prediction.classes[i]}' for i in order if counts[i]]
-        found = f'{len(prediction)} objects'
+        number = f'{len(prediction)} objects'
     else:
         shares = prediction.shares()
         names = [f'{prediction.classes[i]} {share:.1%}' for i, share in shares.items()]
-        found = f'{len(names)} classes'
+        number = f'{len(names)} classes'
     listed = ', '.join(names[:MOST]) + (', ...' if len(names) > MOST else '')
-    return f'{found}: {listed}' if names else found
+    return f'{number}: {listed}' if names else number
 
 
 def print_summary(scenes: Sequence[Predicted], problems: int) -> None:

@@ -10,7 +10,7 @@ from time import monotonic
 
 import torch
 
-from ...base.errors import ProcessesError, UserError
+from ...base.errors import ProcessesError, UserError, reason
 from ...base.files import is_disk_full
 from ...base.free_memory import free_memory
 from ...base.processes import require_same
@@ -22,7 +22,7 @@ from ...predict.large.predict_large import check_options, described, predict_lar
 from ...predict.model import Model
 from ...predict.write.written import STORE, Output
 from .summary import Predicted, print_summary, summary
-from .whole import NOT_WRITTEN, why
+from .whole import NOT_WRITTEN
 
 # Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24
 # megapixels and 384 channels (docs/predict.md).
@@ -55,7 +55,7 @@ def predict_tiled(
                 prediction.workspace.release()  # another run continues there
                 if is_disk_full(error):
                     raise
-                progress.give_up(NOT_WRITTEN.format(source, why(error)))
+                progress.give_up(NOT_WRITTEN.format(source, reason(error)))
             else:
                 about = summary(prediction), prediction.size, monotonic() - start
                 scenes.append(Predicted(name, *about))
@@ -102,7 +102,7 @@ def _predictions(
             are_many = torch.distributed.is_initialized()
             if not isinstance(error, UserError) and (are_many or is_disk_full(error)):
                 raise
-            problem = why(error)
+            problem = reason(error)
             progress.give_up(problem if source in problem else f'{source}: {problem}')
             continue
         yield source, name, prediction

@@ -56,10 +56,6 @@ def lost_places(images: Iterable[str]) -> Iterator[str]:
             yield from incomplete(image, place)
 
 
-def why(error: Exception) -> str:
-    return str(error) if isinstance(error, UserError) else reason(error)
-
-
 def _prepared(model: Model, frames: Iterable[Frame]) -> Iterator[Frame]:
     """Prepare frames. Where that fails, the model tries again later, and raises the error."""
     for frame in frames:
@@ -84,7 +80,7 @@ def _write(
     except (OSError, MemoryError, UserError) as error:
         if is_disk_full(error):  # the other images would fail as well
             raise
-        progress.give_up(NOT_WRITTEN.format(frame.source, why(error)))
+        progress.give_up(NOT_WRITTEN.format(frame.source, reason(error)))
 
 
 def _predict(

@@ -41,14 +41,8 @@ def report_probe(
 ) -> tuple[str, dict[str, Any]]:
     """Classify the images in one folder by the labeled images in another folder.
 
-    Args:
-        embedder: The network that computes the tokens.
-        train: A folder with one subfolder of labeled images per class.
-        val: A folder with the same classes. Its images are classified.
-        sample: The number of random images to use from each folder, the same ones in every call.
-            None: all images.
-        batch_size: The number of images per batch.
-        workers: The number of processes that read images.
+    Both folders have a subfolder of images for each class. ``sample`` is the number of images to
+    draw at random from each folder, the same ones in every call; None: all images.
 
     Returns:
         The lines to print, and the content of the JSON file.
@@ -58,25 +52,25 @@ def report_probe(
     """
     to_train, classes = _samples(train, None, sample)
     to_classify, _ = _samples(val, classes, sample)
-    known = _labeled(embedder, to_train, batch_size, workers)
-    asked = _labeled(embedder, to_classify, batch_size, workers)
-    knn = _knn(known, asked, len(classes))
-    scores = linear_scores(known.tokens, known.labels, asked.tokens, len(classes))
-    linear = {f'top{n}': top_accuracy(scores, asked.labels, n) for n in (1, 5)}
+    labeled = _labeled(embedder, to_train, batch_size, workers)
+    queries = _labeled(embedder, to_classify, batch_size, workers)
+    knn = _knn(labeled, queries, len(classes))
+    scores = linear_scores(labeled.tokens, labeled.labels, queries.tokens, len(classes))
+    linear = {f'top{n}': top_accuracy(scores, queries.labels, n) for n in (1, 5)}
     name = name_in_release(embedder.checkpoint, embedder.description['model'])
     is_imagenet = len(classes) == NUM_CLASSES and all(map(SYNSET.fullmatch, classes))
     figures = DINO.get(name) if is_imagenet else None
     content = embedder.description | dict(
-        train_images=len(known.labels),
-        images=len(asked.labels),
+        train_images=len(labeled.labels),
+        images=len(queries.labels),
         classes=len(classes),
         knn=knn,
         linear=linear,
         published=None if figures is None else {name: figures._asdict()},
-        bad=known.bad | asked.bad,
+        bad=labeled.bad | queries.bad,
     )
     lines = [
-        f'{len(asked.labels):,} images of {len(classes):,} classes, by {len(known.labels):,} '
+        f'{len(queries.labels):,} images of {len(classes):,} classes, by {len(labeled.labels):,} '
         'labeled images'
     ]
     for k, accuracy in knn.items():
@@ -113,14 +107,14 @@ def _labeled(embedder: Embedder, samples: Sequence[dict], batch_size: int, worke
     return Labeled(*values, bad)
 
 
-def _knn(known: Labeled, asked: Labeled, num_classes: int) -> dict[str, dict[str, float]]:
+def _knn(labeled: Labeled, queries: Labeled, num_classes: int) -> dict[str, dict[str, float]]:
     """Return top-1 and top-5 for each k of ``KS`` up to the number of labeled images."""
-    similarities, indices = nearest_neighbors(known.tokens, asked.tokens, max(KS))
+    similarities, indices = nearest_neighbors(labeled.tokens, queries.tokens, max(KS))
     accuracies = {}
     # With fewer labeled images than the smallest k, all of them are neighbors.
     for k in [k for k in KS if k <= similarities.shape[1]] or [similarities.shape[1]]:
-        votes = neighbor_votes(similarities[:, :k], known.labels[indices[:, :k]], num_classes)
-        accuracies[str(k)] = {f'top{n}': top_accuracy(votes, asked.labels, n) for n in (1, 5)}
+        votes = neighbor_votes(similarities[:, :k], labeled.labels[indices[:, :k]], num_classes)
+        accuracies[str(k)] = {f'top{n}': top_accuracy(votes, queries.labels, n) for n in (1, 5)}
     return accuracies
 
 

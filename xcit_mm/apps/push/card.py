@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from numbers import Real
 from pathlib import Path
+from typing import Any
 
 from ...base.shipped import HUB
 from ...network import XCiT
@@ -94,31 +95,20 @@ def model_card(
         license: Identifier of a license, or None.
         picture: The name of an image file next to the card, or None.
     """
-    from huggingface_hub import EvalResult, ModelCard, ModelCardData
+    from huggingface_hub import ModelCard, ModelCardData
 
-    module, name = model.module, repo.partition('/')[2]
+    module = model.module
     task = TASKS[model.task]
     if model.task == 'detection' and getattr(module, 'with_mask', False):
         task = WITH_MASKS
-    results = [
-        EvalResult(
-            task_type=task,
-            dataset_type=dataset,
-            dataset_name=dataset,
-            metric_type=metric,
-            metric_name=title(metric),
-            metric_value=value,
-        )
-        for metric, value in metrics.items()
-    ]
     data = ModelCardData(
         library_name=LIBRARY,
         license=license,
         tags=[LIBRARY, 'xcit', model.task],
         pipeline_tag=task,
-        datasets=[dataset] if results else None,
-        model_name=name,
-        eval_results=results or None,
+        datasets=[dataset] if metrics else None,
+        model_name=repo.partition('/')[2],
+        eval_results=_results(metrics, task, dataset) or None,
     )
     kind = type(module).__name__
     if isinstance(module.backbone, XCiT):
@@ -136,3 +126,20 @@ def model_card(
         classes=model.classes,
     )
     return str(card)
+
+
+def _results(metrics: Mapping[str, float], task: str, dataset: str) -> list[Any]:
+    """Return metrics as the ``EvalResult`` objects of the hub."""
+    from huggingface_hub import EvalResult
+
+    return [
+        EvalResult(
+            task_type=task,
+            dataset_type=dataset,
+            dataset_name=dataset,
+            metric_type=metric,
+            metric_name=title(metric),
+            metric_value=value,
+        )
+        for metric, value in metrics.items()
+    ]

@@ -39,18 +39,8 @@ def push(
     the parts of the config that a prediction needs, the model card ``README.md``, and the picture.
     The token comes from ``hf auth login`` or ``HF_TOKEN``, and only huggingface_hub reads it.
 
-    Args:
-        config: See :func:`xcit_mm.load_model`.
-        checkpoint: See :func:`xcit_mm.load_model`.
-        repo: ``owner/name`` on the hub. A model of this name gets a new commit.
-        metrics: The JSON file of ``tools/test.py --out`` for this checkpoint.
-        dataset: Name of the dataset of the metrics. Default: the folder of the config's data.
-        license: Identifier of the license of the weights, such as 'apache-2.0'.
-        picture: An image that the card shows.
-        private: Whether to make a new model private.
-        folder: A new folder to write the files to instead of uploading them.
-        trust_checkpoint: See :func:`xcit_mm.load_model`.
-        options: See :func:`xcit_mm.config.load.load_config`.
+    The arguments are the options of tools/push.py. ``repo`` is ``owner/name`` on the hub, and a
+    model of this name gets a new commit.
 
     Returns:
         The address of the model, or the folder.
@@ -65,6 +55,10 @@ def push(
         raise UserError(f'{repo}: an upload makes a new revision: leave out @{revision}')
     for package in ('huggingface_hub', 'safetensors'):
         require(package)
+    if folder is not None:
+        if Path(folder).exists():
+            raise UserError(f'--folder {folder} already exists: name a new folder')
+        require_writable(Path(folder).parent)
     figures = {} if metrics is None else read_metrics(Path(metrics))
     cfg = load_config(config, options)
     model = load_model(config, checkpoint, 'cpu', options, trust_checkpoint)
@@ -73,25 +67,19 @@ def push(
     image = None if picture is None else f'{PICTURE}{Path(picture).suffix.lower()}'
     card = model_card(repo, model, figures, data, license, image)
 
-    def write(target: Path) -> None:
-        _write_weights(model, target / WEIGHTS)
-        (target / CONFIG).write_text(description, encoding='utf-8')
-        (target / 'README.md').write_text(card, encoding='utf-8')
+    with TemporaryDirectory() as temporary:
+        written = Path(temporary, 'model')
+        written.mkdir()
+        _write_weights(model, written / WEIGHTS)
+        (written / CONFIG).write_text(description, encoding='utf-8')
+        (written / 'README.md').write_text(card, encoding='utf-8')
         if image is not None:
-            shutil.copyfile(picture, target / image)
-
-    if folder is None:
-        with TemporaryDirectory() as temporary:
-            write(Path(temporary))
-            return _upload(Path(temporary), repo, private)
-    target = Path(folder)
-    if target.exists():
-        raise UserError(f'--folder {target} already exists: name a new folder')
-    require_writable(target.parent)
-    with write_beside(target) as made:
-        made.mkdir()
-        write(made)
-    return str(target)
+            shutil.copyfile(picture, written / image)
+        if folder is None:
+            return _upload(written, repo, private)
+        with write_beside(Path(folder)) as target:
+            shutil.copytree(written, target)
+    return str(folder)
 
 
 def _write_weights(model: Model, path: Path) -> None:

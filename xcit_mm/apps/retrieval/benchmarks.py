@@ -72,13 +72,13 @@ def _rankings(embedding: Embedding, benchmark: Benchmark) -> Sequence[np.ndarray
     rows = [images.index(query) for query in queries] if not boxes else []
     if embedding.options.descriptor == ASMK:
         local = _of_all(embedding, images)
-        asked = _of_all(embedding, queries, boxes) if boxes else [local[row] for row in rows]
-        return AsmkIndex(embedding.codebook, local).search(asked, len(images))[0]
+        of_queries = _of_all(embedding, queries, boxes) if boxes else [local[row] for row in rows]
+        return AsmkIndex(embedding.codebook, local).search(of_queries, len(images))[0]
     vectors = embedding.describe(images).vectors
     _require_all(embedding)
-    asked = embedding.describe(queries, boxes).vectors if boxes else vectors[rows]
+    of_queries = embedding.describe(queries, boxes).vectors if boxes else vectors[rows]
     _require_all(embedding)
-    return nearest_vectors(vectors, asked, len(images))[0]
+    return nearest_vectors(vectors, of_queries, len(images))[0]
 
 
 def _of_all(

@@ -137,13 +137,13 @@ def sample(tiles: Iterable[np.ndarray], count: int) -> np.ndarray:
     image in one part. Evenly spaced tokens of a square image could all be from one column.
     """
     rng = np.random.default_rng(SEED)
-    kept, keys = np.zeros((0, 0), np.float32), np.zeros(0)
+    tokens, keys = np.zeros((0, 0), np.float32), np.zeros(0)
     for tile in tiles:
-        kept = np.concatenate((kept, tile)) if len(kept) else tile
+        tokens = np.concatenate((tokens, tile)) if len(tokens) else tile
         keys = np.concatenate((keys, rng.random(len(tile))))
         smallest = np.sort(keys.argsort(kind='stable')[:count])  # in the order of the image
-        kept, keys = kept[smallest], keys[smallest]
-    return kept
+        tokens, keys = tokens[smallest], keys[smallest]
+    return tokens
 
 
 def _normalized(vectors: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 from ...base.errors import UserError, reason
 from ...base.files import write_json, write_whole
 
-NUMPY, PARQUET = SUFFIXES = '.npy', '.parquet'
+NUMPY, _ = SUFFIXES = '.npy', '.parquet'
 
 
 class Described(NamedTuple):

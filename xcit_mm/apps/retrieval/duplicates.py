@@ -59,7 +59,7 @@ def find_duplicates(
     if options.out is not None:
         write_copies(options.out, content)
     if options.sheet is not None and groups:
-        found = [
+        results = [
             (
                 names[head],
                 [
@@ -69,7 +69,7 @@ def find_duplicates(
             )
             for head, *rest in groups
         ]
-        draw_sheet(options.sheet, found, picture)
+        draw_sheet(options.sheet, results, picture)
     return content, embedding.problems
 
 

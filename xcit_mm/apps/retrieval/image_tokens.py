@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ NATIVE = 'native'
 BYTES_OF_PIXEL = 1  # per pixel and channel, as in tools/infer.py
 
 
-class ImageTokens:
+class ImageTokens(NamedTuple):
     """The features of one image, the same whether it is streamed or not.
 
     Attributes:
@@ -32,13 +33,9 @@ class ImageTokens:
         tiles: Yields the tokens (n, C) before the class attention, in parts.
     """
 
-    def __init__(
-        self,
-        size: tuple[int, int],
-        token: Callable[[], np.ndarray],
-        tiles: Callable[[], Iterator[np.ndarray]],
-    ) -> None:
-        self.size, self.token, self.tiles = size, token, tiles
+    size: tuple[int, int]
+    token: Callable[[], np.ndarray]
+    tiles: Callable[[], Iterator[np.ndarray]]
 
 
 def image_tokens(
@@ -65,7 +62,8 @@ def image_tokens(
     image = embedder.read(source)
     longer = max(image.shape[:2])
     if box is not None:
-        image = _cut_out(image, box, source)
+        left, top, right, bottom = (max(0, round(n)) for n in box)
+        image = image[top:bottom, left:right]
     scale = 1 if size == NATIVE else size / longer
     pixels = embedder.prepare(image, max(1, round(max(image.shape[:2]) * scale)))
     try:
@@ -79,15 +77,6 @@ def image_tokens(
     tokens = map_to_tokens(features.map)[0].numpy()
     token = features.token[0].numpy()
     return ImageTokens(image.shape[:2], lambda: token, lambda: iter([tokens]))
-
-
-def _cut_out(image: np.ndarray, box: Box, source: str) -> np.ndarray:
-    left, top, right, bottom = (max(0, round(n)) for n in box)
-    part = image[top:bottom, left:right]
-    if not part.size:
-        height, width = image.shape[:2]
-        raise UserError(f'{source}: the box {box} is outside of its {width}x{height} pixels')
-    return part
 
 
 def _is_streamed(embedder: Embedder, source: str) -> bool:
@@ -133,10 +122,3 @@ def _streamed(embedder: Embedder, source: str) -> ImageTokens:
 
     opened.require_unchanged()
     return ImageTokens(image.size, token, tiles)
-
-
-def torch_threads_for_faiss() -> None:
-    """Set the number of threads of faiss to the number of threads of PyTorch."""
-    import faiss
-
-    faiss.omp_set_num_threads(torch.get_num_threads())

@@ -82,9 +82,9 @@ def average_precision(places: np.ndarray, num_positives: int) -> float:
         num_positives: The number of positives of the query. Positives that are not in the ranking
             count as never found.
     """
-    found = np.arange(len(places))
-    before = np.where(places == 0, 1, found / np.maximum(places, 1))
-    after = (found + 1) / (places + 1)
+    hits = np.arange(len(places))
+    before = np.where(places == 0, 1, hits / np.maximum(places, 1))
+    after = (hits + 1) / (places + 1)
     return float(np.sum(before + after) / (2 * num_positives))
 
 

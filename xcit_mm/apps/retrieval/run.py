@@ -1,13 +1,14 @@
 """Descriptors for the inputs of tools/embed.py, and search among them."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
 from ...base.environment import require
 from ...base.errors import ArgumentError, UserError, printable
@@ -19,7 +20,7 @@ from ...predict.sources import find_inputs
 from .codebook import TRAIN_TOKENS, Codebook, sample
 from .descriptor_files import SUFFIXES, Described, read_descriptors, write_descriptors
 from .descriptors import ASMK, WITH_CODEBOOK, describe
-from .image_tokens import ImageTokens, image_tokens, torch_threads_for_faiss
+from .image_tokens import ImageTokens, image_tokens
 from .nearest import AsmkIndex, nearest_vectors
 from .ranking import Box
 from .sheet import Found, draw_sheet
@@ -30,28 +31,12 @@ COPIES = '.csv', '.json'  # suffixes of a file of near-copies
 
 @dataclass
 class EmbedOptions:
-    """The options of tools/embed.py.
+    """The options of tools/embed.py, whose help describes them."""
 
-    Attributes:
-        descriptor: One of ``DESCRIPTORS``.
-        size: Length of the longer side in pixels, or 'native'.
-        k: The number of centers. None: the default of the descriptor.
-        train: Images for learning the codebook. Empty: the inputs.
-        codebook: The codebook file. It is read if it exists, and written otherwise.
-        out: The output file.
-        search: The query images.
-        index: A file of descriptors to search, instead of the inputs.
-        top: The number of results for each query.
-        sheet: The file for the sheet of pictures.
-        duplicates: Whether to find near-copies among the inputs.
-        threshold: The lowest similarity of near-copies, from 0 to 1.
-        benchmark: The name of a benchmark to evaluate, and its folder.
-    """
-
-    descriptor: str = 'token'
-    size: int | str = 768
-    k: int | None = None
-    train: Sequence[str] = ()
+    descriptor: str = 'token'  # one of DESCRIPTORS
+    size: int | str = 768  # of the longer side in pixels, or 'native'
+    k: int | None = None  # None: WITH_CODEBOOK of the descriptor
+    train: Sequence[str] = ()  # empty: the inputs
     codebook: Path | None = None
     out: Path | None = None
     search: Sequence[str] = ()
@@ -76,7 +61,6 @@ class Embedding:
     """
 
     def __init__(self, embedder: Embedder, options: EmbedOptions) -> None:
-        check_options(options)
         self.embedder, self.options = embedder, options
         self.problems: list[str] = []
         self.codebook: Codebook | None = None
@@ -86,7 +70,9 @@ class Embedding:
         options = self.options
         if options.descriptor not in WITH_CODEBOOK:
             return
-        torch_threads_for_faiss()
+        import faiss
+
+        faiss.omp_set_num_threads(torch.get_num_threads())
         path = options.codebook
         if path is not None and path.exists():
             self.codebook = Codebook.load(path)
@@ -102,13 +88,13 @@ class Embedding:
 
     def sources(self, arguments: Sequence[str]) -> list[str]:
         """Return the images that arguments name, or raise a UserError if there are none."""
-        found = find_inputs(arguments, lambda _: False)
-        videos = [s for s in found.sources.values() if s.lower().endswith(VIDEOS)]
-        sources = [s for s in found.sources.values() if s not in videos]
-        problems = [*found.problems, *(f'{video} is a video; left out' for video in videos)]
+        inputs = find_inputs(arguments, lambda _: False)
+        videos = [s for s in inputs.sources.values() if s.lower().endswith(VIDEOS)]
+        sources = [s for s in inputs.sources.values() if s not in videos]
+        problems = [*inputs.problems, *(f'{video} is a video; left out' for video in videos)]
         if not sources:
             raise UserError('; '.join(problems))
-        for sentence in (*found.notes, *problems):
+        for sentence in (*inputs.notes, *problems):
             print(printable(sentence), file=sys.stderr)
         self.problems += problems
         return sources
@@ -140,29 +126,20 @@ class Embedding:
         """Return the name, the size and the computed value of each readable image."""
         with ImageProgress() as progress:
             progress.expect(len(sources))
-            rows = list(self._computed(sources, compute, boxes, progress))
+            rows = []
+            for source, box in zip_longest(sources, boxes):
+                try:
+                    image = image_tokens(self.embedder, source, self.options.size, box)
+                    rows.append((source, image.size, compute(image)))
+                except UserError as error:
+                    why = str(error)
+                    progress.give_up(why if source in why else f'{source}: {why}')
+                else:
+                    progress.count()
         self.problems += [p for p in progress.problems if p not in self.problems]
         if not rows:
             raise UserError(f'no image can be used: {progress.problems[0]}')
         return rows
-
-    def _computed(
-        self,
-        sources: Sequence[str],
-        compute: Callable[[ImageTokens], Value],
-        boxes: Sequence[Box],
-        progress: ImageProgress,
-    ) -> Iterator[tuple[str, tuple[int, int], Value]]:
-        for source, box in zip_longest(sources, boxes):
-            try:
-                image = image_tokens(self.embedder, source, self.options.size, box)
-                value = compute(image)
-            except UserError as error:
-                why = str(error)
-                progress.give_up(why if source in why else f'{source}: {why}')
-                continue
-            yield source, image.size, value
-            progress.count()
 
 
 def check_options(options: EmbedOptions) -> None:
@@ -210,25 +187,25 @@ def embed(
     embedding.prepare(sources or queries)
     content: dict[str, Any] = dict(descriptor=options.descriptor, size=options.size)
     if options.descriptor == ASMK:
-        found = _search_asmk(embedding, sources, queries)
+        results = _search_asmk(embedding, sources, queries)
     else:
         # Queries come first, because there are fewer that could be wrong.
-        asked = embedding.describe(queries) if queries else None
+        queried = embedding.describe(queries) if queries else None
         index = options.index
         described = embedding.describe(sources) if index is None else read_descriptors(index)
         content |= dict(images=len(described.names), dimensions=described.vectors.shape[1])
         if options.out is not None:
             write_descriptors(options.out, described)
-        if asked is None:
+        if queried is None:
             return content, embedding.problems
-        nearest = nearest_vectors(described.vectors, asked.vectors, options.top)
-        found = _found(asked.names, described.names, *nearest)
+        nearest = nearest_vectors(described.vectors, queried.vectors, options.top)
+        results = _found(queried.names, described.names, *nearest)
     content['found'] = [
         dict(query=query, images=[dict(name=name, score=score) for name, score in images])
-        for query, images in found
+        for query, images in results
     ]
     if options.sheet is not None:
-        draw_sheet(options.sheet, found, pictures(embedder))
+        draw_sheet(options.sheet, results, pictures(embedder))
     return content, embedding.problems
 
 

@@ -17,15 +17,15 @@ MAX_LETTERS, TEXT_SIZE = 25, 11
 Found = tuple[str, Sequence[tuple[str, float]]]  # a query, and the names and scores of its results
 
 
-def draw_sheet(path: Path, found: Sequence[Found], picture: Callable[[str], np.ndarray]) -> None:
+def draw_sheet(path: Path, results: Sequence[Found], picture: Callable[[str], np.ndarray]) -> None:
     """Draw the first ``MAX_ROWS`` queries on the left, and their results on the right.
 
     Args:
         path: A .png file.
-        found: The queries and their results.
+        results: The queries and their results.
         picture: Reads an image as RGB (H, W, 3) uint8, or raises a UserError.
     """
-    rows = found[:MAX_ROWS]
+    rows = results[:MAX_ROWS]
     columns = 1 + max(len(images) for _, images in rows)
     cell = SIDE + GAP, SIDE + TEXT + GAP
     sheet = Image.new('RGB', (columns * cell[0] + 2 * GAP, len(rows) * cell[1] + GAP), 'white')

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import track
 from torch.utils.data import DataLoader, Dataset
 
-from ...base.cores import number_of_cores
 from ...base.environment import quiet, require_framework
 from ...base.errors import UserError, reason
+from ...base.launchers import number_of_cores
 from ...config.rules import check_data
 from ...config.tree import split_datasets
 

@@ -1,14 +1,18 @@
-"""File formats of exports: a file with the name of a format in ``choices`` defines ``FORMAT``."""
+"""File formats of exports: the file with the name of a format defines ``FORMAT``."""
 
-from importlib import import_module
 from pathlib import Path
 
 from ....base.environment import quiet
-from ....base.errors import UserError, list_folder_hint, reason
-from ..choices import FORMATS
+from ....base.errors import UserError, reason
+from . import aotinductor, onnx, openvino, torch
 from .format import Format, Runtime
 
-BY_NAME: dict[str, Format] = {name: import_module(f'.{name}', __name__).FORMAT for name in FORMATS}
+BY_NAME: dict[str, Format] = dict(
+    onnx=onnx.FORMAT,
+    openvino=openvino.FORMAT,
+    torch=torch.FORMAT,
+    aotinductor=aotinductor.FORMAT,
+)
 
 
 def format_of(path: Path) -> Format:
@@ -31,12 +35,9 @@ def load_runtime(path: str | Path, trusted: bool = False) -> Runtime:
         DependencyError: If the package that runs it is missing.
     """
     path = Path(path)
-    if not path.is_file():
-        why = 'is not a file' if path.exists() else f'does not exist{list_folder_hint(path)}'
-        raise UserError(f'{path} {why}: name a file of tools/export.py')
     suffixes = dict.fromkeys(format.suffix for format in BY_NAME.values())
-    if path.suffix not in suffixes:
-        raise UserError(f'{path}: the suffix of an exported file is one of {", ".join(suffixes)}')
+    if not path.is_file() or path.suffix not in suffixes:
+        raise UserError(f'{path} is not a file of tools/export.py ({", ".join(suffixes)})')
     try:
         format = format_of(path)
         if format.runs_code and not trusted:

@@ -36,14 +36,14 @@ def write(contents: Contents, path: Path) -> None:
     if images:
         import nncf
 
-        kept = [f'{re.escape(name)}(/.*)?$' for name in float_nodes(proto)]  # and their parts
+        wide = [f'{re.escape(name)}(/.*)?$' for name in float_nodes(proto)]  # and their parts
         with quiet():
             model = nncf.quantize(
                 model,
                 nncf.Dataset(images, lambda load: load().numpy()),
                 subset_size=len(images),
                 model_type=nncf.ModelType.TRANSFORMER,
-                ignored_scope=nncf.IgnoredScope(types=[DEPTHWISE], patterns=kept, validate=False),
+                ignored_scope=nncf.IgnoredScope(types=[DEPTHWISE], patterns=wide, validate=False),
                 # Without VNNI, sums of two products of 8 bits overflow unless weights have 7.
                 advanced_parameters=nncf.AdvancedQuantizationParameters(
                     overflow_fix=nncf.OverflowFix.ENABLE

@@ -38,8 +38,8 @@ def build_graph(model: nn.Module, part: str) -> Graph:
         heads = {name: type(getattr(model, name, None)).__name__ for name in graph.HEADS}
         if all(head in graph.HEADS[name] for name, head in heads.items()):
             return graph(model)
-    known = {head for graph in DETECTORS for heads in graph.HEADS.values() for head in heads}
+    supported = {head for graph in DETECTORS for heads in graph.HEADS.values() for head in heads}
     raise UserError(
         f'{type(model).__name__} cannot be exported as a whole: only detectors with '
-        f'{", ".join(sorted(known))} can; --part backbone exports its maps'
+        f'{", ".join(sorted(supported))} can; --part backbone exports its maps'
     )

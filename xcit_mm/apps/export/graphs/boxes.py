@@ -46,11 +46,11 @@ def nms(
         ``class_agnostic`` is set.
     """
     cfg, number = test_cfg['nms'], test_cfg['max_per_img']
-    boxes, scores, groups = (  # a program of torch.export needs at least two kept boxes
+    boxes, scores, groups = (  # a program of torch.export needs at least two boxes
         torch.cat([t, t.new_zeros(2, *t.shape[1:])]) for t in (boxes, scores, groups)
     )
     offsets = 0.0 if cfg.get('class_agnostic') else groups[:, None].to(boxes) * (boxes.max() + 1)
-    kept = torch.ops.torchvision.nms(boxes + offsets, scores, cfg['iou_threshold'])
-    blanks = torch.full((number,), -1, device=kept.device) + scores.shape[0]
-    kept = torch.cat([kept, blanks])[:number]
-    return boxes[kept], scores[kept], groups[kept]
+    places = torch.ops.torchvision.nms(boxes + offsets, scores, cfg['iou_threshold'])
+    blanks = torch.full((number,), -1, device=places.device) + scores.shape[0]
+    places = torch.cat([places, blanks])[:number]
+    return boxes[places], scores[places], groups[places]

@@ -56,7 +56,7 @@ class DeepnessGraph(Graph):
             return None
         return DeepnessGraph(graph, self.side, self.num_classes, self.is_bgr)
 
-    def given(self, pixels: Tensor) -> Tensor:
+    def prepare(self, pixels: Tensor) -> Tensor:
         """Cut out the first tile, and fill it up with zeros as Deepness does."""
         tile = pixels[..., : self.side, : self.side]
         height, width = tile.shape[2:]

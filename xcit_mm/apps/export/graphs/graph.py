@@ -35,7 +35,7 @@ class Graph(nn.Module):
         """Compute the outputs as mmdet or mmseg does."""
         return self(image)
 
-    def given(self, pixels: Tensor) -> Tensor:
+    def prepare(self, pixels: Tensor) -> Tensor:
         """Return the input for the pixels of images, (B, channels, H, W) from 0 to 255."""
         return pixels
 

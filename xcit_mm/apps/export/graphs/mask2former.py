@@ -65,18 +65,18 @@ class Mask2FormerGraph(DetectorGraph):
         fusion = self.model.panoptic_fusion_head
         cfg = fusion.test_cfg
         scores, classes = probabilities.max(-1)
-        kept = (classes != fusion.num_classes) & (scores > cfg.get('object_mask_thr', 0.8))
+        is_shown = (classes != fusion.num_classes) & (scores > cfg.get('object_mask_thr', 0.8))
         masks = masks.sigmoid()
-        winner = (torch.where(kept, scores, -1.0)[:, None, None] * masks).argmax(0)
+        winner = (torch.where(is_shown, scores, -1.0)[:, None, None] * masks).argmax(0)
         queries = torch.arange(masks.shape[0], device=masks.device)
         area = (winner == queries[:, None, None]).flatten(1).sum(1)
         whole_area = (masks >= 0.5).flatten(1).sum(1)
         # In float64, because mmdet divides whole numbers in Python.
         share = area.double() / whole_area.clamp(min=1).double()
-        kept = kept & (area > 0) & (whole_area > 0) & (share >= cfg.get('iou_thr', 0.8))
-        are_things = kept & (classes < fusion.num_things_classes)
+        is_shown = is_shown & (area > 0) & (whole_area > 0) & (share >= cfg.get('iou_thr', 0.8))
+        are_things = is_shown & (classes < fusion.num_things_classes)
         segments = torch.where(are_things, classes + INSTANCES * are_things.cumsum(0), classes)
-        inside = kept[winner]
+        inside = is_shown[winner]
         if cfg.get('filter_low_score', False):
             inside = inside & (masks.gather(0, winner[None])[0] >= 0.5)
         return torch.where(inside, segments[winner], fusion.num_classes)

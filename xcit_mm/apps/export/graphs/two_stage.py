@@ -42,8 +42,8 @@ class TwoStageGraph(ThresholdGraph):
         if not self.with_mask:
             return objects
         # Not every runtime can convolve an empty batch, so the mask head gets at least one box.
-        kept = torch.cat([torch.ones_like(real[:1]), real[1:]])
-        return *objects, self._masks(maps, boxes[kept], labels[kept])[real[kept]]
+        computed = torch.cat([torch.ones_like(real[:1]), real[1:]])
+        return *objects, self._masks(maps, boxes[computed], labels[computed])[real[computed]]
 
     def reference(self, image: Tensor) -> tuple[Tensor, ...]:
         """Compute objects with mmdet, and the masks of their boxes: mmdet has pasted ones only."""

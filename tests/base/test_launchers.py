@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from xcit_mm.base import cores
+from xcit_mm.base import launchers
 
 MACHINE = 12  # cores
 
@@ -10,8 +10,8 @@ MACHINE = 12  # cores
 @pytest.fixture(autouse=True)
 def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(MACHINE)), raising=False)
-    monkeypatch.setattr(cores, 'CPU_LIMIT', str(tmp_path / 'cpu.max'))
-    for name in (cores.CORES_OF_A_TASK, *cores.LOCAL_SIZES.values()):
+    monkeypatch.setattr(launchers, 'CPU_LIMIT', str(tmp_path / 'cpu.max'))
+    for name in (launchers.CORES_OF_A_TASK, *(v.local_size for v in launchers.LAUNCHERS.values())):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -21,7 +21,7 @@ def machine(monkeypatch, tmp_path):
 )
 def test_cores_of_a_container(tmp_path, limit, expected):
     (tmp_path / 'cpu.max').write_text(f'{limit}\n')
-    assert cores.number_of_cores() == expected
+    assert launchers.number_of_cores() == expected
 
 
 @pytest.mark.parametrize(
@@ -41,4 +41,4 @@ def test_cores_of_a_container(tmp_path, limit, expected):
 def test_the_processes_of_a_launcher_share_the_cores(monkeypatch, launcher, variables, expected):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert cores.cores_of_process(launcher) == expected
+    assert launchers.cores_of_process(launcher) == expected
