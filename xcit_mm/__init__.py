@@ -9,7 +9,7 @@ Most programs need only the names that this package exports:
 - :func:`~xcit_mm.network.fast.xca_operator.xca` is the attention as a function.
 - :func:`~xcit_mm.large.stream.stream` computes the maps of an image of any size, and
   :func:`~xcit_mm.large.stream.stream_backward` their gradients.
-- :func:`~xcit_mm.large.training.shared_images` trains on images that several processes share.
+- :func:`~xcit_mm.large.shared_images.shared_images` trains on images that several processes share.
 - :class:`~xcit_mm.base.errors.UserError` is the error for a wrong input.
 
 Importing this package registers the backbone and the image loaders of our configs with mmengine,
@@ -86,7 +86,7 @@ _LOADED_LATER = {
     'Embedder': 'xcit_mm.predict.embedder',
     'accelerate': 'xcit_mm.network.accelerate',
     'load_model': 'xcit_mm.predict.model',
-    'shared_images': 'xcit_mm.large.training',
+    'shared_images': 'xcit_mm.large.shared_images',
     'stream': 'xcit_mm.large.stream',
     'stream_backward': 'xcit_mm.large.stream',
     'xca': 'xcit_mm.network.fast.xca_operator',

@@ -17,7 +17,7 @@ import torch
 
 from helpers.processes import start_forks
 from helpers.toy import toy_runner
-from xcit_mm.train.checkpoints.keep import WholeCheckpointHook
+from xcit_mm.train.checkpoints.checkpoint_hook import WholeCheckpointHook
 from xcit_mm.train.checkpoints.newest import newest_checkpoint
 
 BALLAST = 2 * 10**6  # numbers, so that writing takes most of the time

@@ -14,7 +14,7 @@ from helpers.small_xcit import small_xcit
 
 from xcit_mm import stream, stream_backward
 from xcit_mm.base.errors import ArgumentError, ProcessesError
-from xcit_mm.large.training import shared_images
+from xcit_mm.large.shared_images import shared_images
 
 GOOD, OTHER = 'good.npy', 'other.npy'
 UNREADABLE, DAMAGED = 'unreadable.npy', 'damaged.tif'  # the second only in its last rows

@@ -16,9 +16,9 @@ from xcit_mm.base.errors import UserError
 from xcit_mm.base.geometry import Window, whole
 from xcit_mm.data.transforms.multiband import LoadMultiband
 from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.files.normalized_image import NormalizedImage
 from xcit_mm.large.files.validity import ALL, NONE, SOME, Cells, cells_of, valid_area
 from xcit_mm.large.tokens import passes as passes_module
-from xcit_mm.large.tokens.normalized import NormalizedImage
 from xcit_mm.large.tokens.passes import Passes
 from xcit_mm.predict.large.slices import slices_of
 

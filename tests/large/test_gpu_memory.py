@@ -16,10 +16,10 @@ from xcit_mm.base.errors import ArgumentError
 from xcit_mm.base.free_memory import free_device_memory
 from xcit_mm.base.geometry import Window
 from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.files.normalized_image import NormalizedImage
 from xcit_mm.large.tokens import passes as layers
 from xcit_mm.large.tokens import workspace
 from xcit_mm.large.tokens.backward import TrainedPasses, workspace_of
-from xcit_mm.large.tokens.normalized import NormalizedImage
 from xcit_mm.large.tokens.passes import Passes, tile_scale
 from xcit_mm.large.tokens.shards import Shards
 from xcit_mm.large.tokens.token_files import CPU, LateWrites, TokenFile

@@ -13,9 +13,9 @@ from xcit_mm.base.geometry import Window, whole
 from xcit_mm.large.data.color_distortion import ColorDistortion, DistortedImage
 from xcit_mm.large.data.scene_transforms import DistortColors
 from xcit_mm.large.files.arrays import Array
+from xcit_mm.large.files.normalized_image import NormalizedImage
 from xcit_mm.large.files.open_image import open_image
 from xcit_mm.large.files.symmetries import Symmetry, TurnedImage
-from xcit_mm.large.tokens.normalized import NormalizedImage
 
 SYMMETRIES = [Symmetry(*flags) for flags in product((False, True), repeat=3)]
 WINDOW = Window(slice(3, 38), slice(12, 41))

@@ -18,9 +18,9 @@ from xcit_mm.base.errors import ArgumentError, UserError
 from xcit_mm.base.progress import Progress
 from xcit_mm.large.maps import detect as detection
 from xcit_mm.large.maps import segment as segmentation
+from xcit_mm.large.shared_images import shared_images
 from xcit_mm.large.tokens.passes import Passes
 from xcit_mm.large.tokens.shards import Shards
-from xcit_mm.large.training import shared_images
 from xcit_mm.predict.large.predict_large import LargeOptions, predict_large
 
 SIZE = 184, 131  # of 23 rows of tokens for patch size 8, in blocks of 5 or 6

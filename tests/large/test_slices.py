@@ -10,7 +10,7 @@ from xcit_mm.base.geometry import whole
 from xcit_mm.base.progress import Progress, silent
 from xcit_mm.large.files.arrays import Array
 from xcit_mm.large.files.image_source import WindowError
-from xcit_mm.large.tokens.normalized import NormalizedImage
+from xcit_mm.large.files.normalized_image import NormalizedImage
 from xcit_mm.large.tokens.workspace import Workspace
 from xcit_mm.predict.large.large_options import LargeOptions
 from xcit_mm.predict.large.predict_large import predict_large

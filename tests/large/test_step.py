@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from xcit_mm.large.files.arrays import Array
 from xcit_mm.large.files.image_views import RGBImage
+from xcit_mm.large.files.normalized_image import NormalizedImage
 from xcit_mm.large.labels.label_windows import LabelWindows
 from xcit_mm.large.losses.step import require_trainable_model, streamed_loss
-from xcit_mm.large.tokens.normalized import NormalizedImage
 
 BOXES = [[3.0, 5, 40, 60], [100, 90, 190, 147], [150, 20, 199, 70]]
 

@@ -14,9 +14,9 @@ from PIL import Image
 
 from xcit_mm.base.geometry import Window
 from xcit_mm.large.files import rasters
+from xcit_mm.large.files.normalized_image import NormalizedImage
 from xcit_mm.large.files.open_image import open_image
 from xcit_mm.large.files.overview import overview
-from xcit_mm.large.tokens.normalized import NormalizedImage
 from xcit_mm.predict.model import Model
 
 WINDOW = Window(slice(33, 90), slice(17, 140))

@@ -24,7 +24,7 @@ from xcit_mm.config.rules import check
 from xcit_mm.data.transforms.multiband import LoadMultiband
 from xcit_mm.large.data.read_window import ReadWindow
 from xcit_mm.large.files.arrays import Array
-from xcit_mm.large.tokens.normalized import NormalizedImage
+from xcit_mm.large.files.normalized_image import NormalizedImage
 from xcit_mm.train import test as run_test
 from xcit_mm.train import train
 

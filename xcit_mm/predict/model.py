@@ -30,8 +30,8 @@ from ..large.maps.known_models import predicts_heights
 from ..network.weights.names import require_same_tensors
 from ..network.weights.pretrained import require_file
 from ..network.weights.read import read_checkpoint
-from .chunked import free_backbone_maps, segment
 from .fusion.fused_copy import FusedCopy
+from .low_memory import free_backbone_maps, segment
 from .results import Detections, Heights, Segmentation
 from .results.class_names import check_names, classes_and_palette, names_classes
 from .results.drawing import Color

@@ -9,7 +9,7 @@ from . import (  # noqa: F401
     parameter_groups,
     runner,
 )
-from .checkpoints import keep  # noqa: F401
+from .checkpoints import checkpoint_hook  # noqa: F401
 from .run import test, train
 
 __all__ = ['test', 'train']

@@ -21,9 +21,9 @@ from ..base.errors import ProcessesError, UserError
 from ..base.processes import all_processes, cpu_group, own_group
 from ..base.progress import LoggedProgress, Progress, TileProgress, silent
 from ..large.files.image_source import ImageSource
+from ..large.files.normalized_image import NormalizedImage, require_only_normalization
 from ..large.losses.step import require_room, require_trainable_model, streamed_loss
 from ..large.maps.known_models import require_detector, require_segmentor
-from ..large.tokens.normalized import NormalizedImage, require_only_normalization
 from ..large.tokens.passes import Passes, Unread
 from ..large.tokens.streamable import require_streamable
 from ..large.tokens.workspace import Workspace, memory_limit, open_workspace

@@ -12,8 +12,8 @@ from ...base.errors import UserError, is_out_of_memory
 from ...base.free_memory import free_memory
 from ...base.http import is_url
 from ...data.tiff.tiff_bands import MAX_VALUES
+from ...large.files.normalized_image import NormalizedImage
 from ...large.files.open_image import BY_WINDOWS, image_size, needs_windows, open_image, suffix_of
-from ...large.tokens.normalized import NormalizedImage
 from ...large.tokens.streamed_features import StreamedFeatures
 from ...network.models.image_preprocessor import ImagePreprocessor
 from ...network.tokens import map_to_tokens

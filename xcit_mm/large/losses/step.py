@@ -11,10 +11,10 @@ from torch.autograd import Function
 
 from ...base.processes import all_processes, cpu_group, require_same
 from ...base.progress import Progress, silent
+from ..files.normalized_image import NormalizedImage
 from ..maps.known_models import require_detector, require_segmentor
 from ..maps.streamed_maps import Pyramid
 from ..tokens.backward import TrainedPasses, new_gradients, pass_back, workspace_of
-from ..tokens.normalized import NormalizedImage
 from ..tokens.passes import Unread
 from ..tokens.streamable import require_trainable
 from . import detect_loss, segment_loss

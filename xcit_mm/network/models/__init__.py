@@ -2,6 +2,6 @@
 
 from .image_preprocessor import ImagePreprocessor
 from .image_xcit import ImageXCiT
-from .preprocessor import MultibandPreprocessor
+from .multiband_preprocessor import MultibandPreprocessor
 
 __all__ = ['ImagePreprocessor', 'ImageXCiT', 'MultibandPreprocessor']

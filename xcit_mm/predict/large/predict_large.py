@@ -20,11 +20,11 @@ from ...base.processes import all_processes, cpu_group, digest_of_module, requir
 from ...base.progress import Progress, silent
 from ...large.files.image_source import ImageSource
 from ...large.files.image_views import CroppedImage
+from ...large.files.normalized_image import NormalizedImage
 from ...large.files.overview import overview
 from ...large.files.validity import no_data, valid_area
 from ...large.maps.known_models import require_detector, require_segmentor
 from ...large.maps.objects import Objects
-from ...large.tokens.normalized import NormalizedImage
 from ...large.tokens.passes import Passes
 from ...large.tokens.shards import Shards
 from ...large.tokens.streamable import require_streamable

@@ -22,9 +22,9 @@ from ...base.geometry import Window, shifted
 from ...base.progress import Progress
 from ...base.threads import prefetch
 from ...data.transforms.multiband import LoadMultiband
+from ...large.files.normalized_image import NormalizedImage
 from ...large.maps.objects import Objects
 from ...large.maps.segment import without_data
-from ...large.tokens.normalized import NormalizedImage
 from ...large.tokens.token_files import TokenFile
 from ...large.tokens.workspace import Workspace
 from ..results import Detections, Heights, Segmentation

@@ -24,8 +24,8 @@ from . import (  # noqa: F401  registered when they are imported
     momentum_teacher,
     non_finite,
     pictures,
+    report_hook,
     same_teacher,
     step_info,
-    summary,
     wandb_curves,
 )

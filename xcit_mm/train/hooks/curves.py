@@ -15,7 +15,7 @@ from ...base.errors import UserError, reason
 from ...base.files import write_json
 from ...base.processes import all_processes, cpu_group
 from ...base.run_files import CURVE_IDS
-from ..checkpoints.keep import WholeCheckpointHook
+from ..checkpoints.checkpoint_hook import WholeCheckpointHook
 from ..report.reading import Line, read_lines
 from . import order
 from .loss_log import PREFIXES

@@ -9,7 +9,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ...base.errors import UserError, did_you_mean
-from ..checkpoints.keep import WholeCheckpointHook
+from ..checkpoints.checkpoint_hook import WholeCheckpointHook
 from ..checkpoints.training_state import SCORES
 from . import order
 

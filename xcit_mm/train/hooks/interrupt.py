@@ -17,7 +17,7 @@ from mmengine.runner import Runner
 
 from ...base.errors import Interrupted
 from ...base.processes import cpu_group
-from ..checkpoints.keep import WholeCheckpointHook
+from ..checkpoints.checkpoint_hook import WholeCheckpointHook
 from . import order
 
 # Clusters send the first before they take a machine back; the others are Ctrl-C, and Ctrl-Break on

@@ -17,7 +17,7 @@ from ...base.errors import reason
 from ...base.files import write_json
 from ...base.run_files import PICTURES, POINTER, RUN_INFO
 from ...base.shipped import commands
-from ..checkpoints.keep import WholeCheckpointHook
+from ..checkpoints.checkpoint_hook import WholeCheckpointHook
 from ..distributed import unwrapped
 from ..report import read_run, write_page
 from ..report.tables import metrics_table, notes_of

@@ -12,9 +12,9 @@ from ...base.errors import UserError
 from ...base.geometry import Span, Window
 from ...data.transforms.decode import BadImageError
 from ...data.transforms.multiband import LoadMultiband
-from ..files.image_source import ImageSource
-from ..files.image_views import RGBImage
-from ..files.validity import ALL, Cells, cells_of, no_data
+from .image_source import ImageSource
+from .image_views import RGBImage
+from .validity import ALL, Cells, cells_of, no_data
 
 
 class NormalizedImage:
