@@ -1,5 +1,6 @@
 """A loaded model predicts what mmdet and mmseg predict, whatever form an image has."""
 
+import warnings
 import weakref
 
 import numpy as np
@@ -38,7 +39,8 @@ def assert_same(prediction, expected, tolerance: float = 0) -> None:
 def test_detections_are_those_of_mmdet(detector, weights, image):
     from mmdet.apis import inference_detector, init_detector
 
-    reference = init_detector(DETECTOR, str(weights[DETECTOR]), device='cpu')
+    with warnings.catch_warnings(record=True):  # they set filters of their own
+        reference = init_detector(DETECTOR, str(weights[DETECTOR]), device='cpu')
     expected = inference_detector(reference, image[..., ::-1].copy()).pred_instances
     detections = detector.predict(image)
     assert detector.task == 'detection' and detector.classes == detections.classes == SHAPES
@@ -58,7 +60,8 @@ def test_detections_are_those_of_mmdet(detector, weights, image):
 def test_labels_are_those_of_mmseg(segmentor, weights, image):
     from mmseg.apis import inference_model, init_model
 
-    reference = init_model(SEGMENTOR, str(weights[SEGMENTOR]), device='cpu')
+    with warnings.catch_warnings(record=True):  # they set filters of their own
+        reference = init_model(SEGMENTOR, str(weights[SEGMENTOR]), device='cpu')
     expected = inference_model(reference, image[..., ::-1].copy()).pred_sem_seg.data[0].numpy()
     segmentation = segmentor.predict(image)
     assert segmentor.task == 'segmentation' and segmentation.classes == ('background', *SHAPES)

@@ -1,6 +1,7 @@
 """A panoptic model predicts mmdet's segments: a class and an object for each pixel."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -33,7 +34,8 @@ def segments(checkpoint, image) -> np.ndarray:
     """What mmdet predicts, (H, W)."""
     from mmdet.apis import inference_detector, init_detector
 
-    reference = init_detector(PANOPTIC, checkpoint, device='cpu', cfg_options=OPTIONS)
+    with warnings.catch_warnings(record=True):  # they set filters of their own
+        reference = init_detector(PANOPTIC, checkpoint, device='cpu', cfg_options=OPTIONS)
     predicted = inference_detector(reference, image[..., ::-1].copy()).pred_panoptic_seg
     return predicted.sem_seg[0].numpy()
 
