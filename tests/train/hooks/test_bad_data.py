@@ -14,6 +14,7 @@ from helpers.planted import (
 )
 from helpers.runs import DETECTOR, SEGMENTOR, options, run_script
 from helpers.toy import toy_runner
+from mmengine.registry import DefaultScope
 
 from xcit_mm import UserError
 from xcit_mm.data.audit import annotations
@@ -61,6 +62,7 @@ def test_processes_share_the_bad_images_that_they_find(root, tmp_path):
 @pytest.fixture
 def run_arguments(root, tmp_path) -> dict:
     """Keywords of ``train`` and ``test`` for runs in this process."""
+    DefaultScope._instance_dict.clear()  # mmengine keeps one for each config and second
     loaders = [f'{split}_dataloader' for split in ('train', 'val', 'test')]
     options = {'data_root': str(root), 'env_cfg.mp_cfg.mp_start_method': 'fork'}
     options |= {f'{loader}.num_workers': 0 for loader in loaders}

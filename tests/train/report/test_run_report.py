@@ -173,7 +173,7 @@ def test_a_training_leaves_its_information_and_says_where_its_report_is(toy_run,
     runner.call_hook('after_train')  # which does not fail because of the report
     for work_dir, message in (
         (toy_run, toy_run / 'report.html'),
-        (tmp_path, 'not drawn (NoRunErr'),
+        (tmp_path, f'not drawn ({tmp_path} holds no run'),
     ):
         (log,) = work_dir.glob('*/*.log')
         assert f'report      {message}' in log.read_text()
