@@ -13,7 +13,6 @@ from torch import nn
 from ...base.errors import UserError, did_you_mean, list_folder_hint
 from ...base.http import is_url
 from ...base.shipped import HUB, is_folder
-from ..models import ImageXCiT
 from .cache import download
 from .hub import find_file
 from .inflation import inflate
@@ -51,7 +50,7 @@ def load_pretrained(
         raise UserError("init_cfg=dict(type='Pretrained', checkpoint=...) names no checkpoint")
     weights = model_state(read_checkpoint(path, trusted=trusted), path)
     model = backbone.state_dict()
-    if isinstance(backbone, ImageXCiT):
+    if hasattr(backbone, 'cls_attn_blocks'):  # an ImageXCiT
         state, optional = image_state(weights), CLASSIFIER
         # A head for other classes, or for none.
         if any(state[n].shape != getattr(model.get(n), 'shape', None) for n in HEAD & state.keys()):
