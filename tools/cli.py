@@ -77,6 +77,8 @@ def run_tool(main: Callable[[], object], retry: str = 'call it again') -> None:
 
 def _exit_code(error: Exception, retry: str) -> int | None:
     """Print an error that the user can do something about; None for others."""
+    from urllib.error import URLError
+
     from xcit_mm.base.errors import ConfigError, Interrupted, UserError, reason
     from xcit_mm.base.files import DISK_FULL
     from xcit_mm.base.shipped import commands
@@ -88,6 +90,11 @@ def _exit_code(error: Exception, retry: str) -> int | None:
             what, remedy = 'a file is larger than allowed', 'raise the limit (ulimit -f)'
         message = (
             f'{what} ({reason(error)}); files written before are intact: {remedy}, and {retry}'
+        )
+    elif isinstance(error, URLError):  # of a package that downloads, such as torchvision
+        message = (
+            f'a file that the config names cannot be reached ({reason(error)}): download it on '
+            'another machine and name its path in init_cfg, or set init_cfg=None'
         )
     elif isinstance(error, ConfigError):
         traceback.print_exception(error.__cause__)

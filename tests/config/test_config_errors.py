@@ -1,6 +1,7 @@
 """Errors of other packages about a part of a config, which name the part."""
 
 import re
+from urllib.error import URLError
 
 import pytest
 from helpers import ROOT
@@ -8,6 +9,7 @@ from helpers.in_process import call_tool
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
+from tools import cli
 from xcit_mm import UserError
 from xcit_mm.base.errors import ConfigError
 from xcit_mm.config.build_model import build_model, config_errors
@@ -47,12 +49,27 @@ def test_a_part_of_a_model_that_cannot_be_built_is_named():
     assert error.value.__cause__ is not None
 
 
+def test_a_neck_with_other_channels_is_named_by_all_tools():
+    with pytest.raises(UserError, match=r'model\.neck\.in_channels=.*; write in_channels=\[128'):
+        build_model(load_config(DETECTOR, {'model.neck.in_channels': [256] * 4}), 'meta')
+
+
+def test_a_download_of_another_package_that_fails_is_a_sentence(capfd):
+    def fail():
+        raise URLError('no route')
+
+    with pytest.raises(SystemExit, match='2'):
+        cli.run_tool(fail)
+    assert 'that the config names cannot be reached (URLError: <urlopen' in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ('part', 'message'),
     [
         (dict(type='XCiTT'), r"config own.py: model has type='XCiTT', .*; did you mean XCiT\?"),
         (dict(type='Nowhere'), 'which no package registers: check custom_imports'),
-        (dict(type='XCiT', patchsize=8), r'config own.py: model: TypeError: .*patchsize'),
+        (dict(type='XCiT', patchsize=8), r'config own.py: model: TypeError: .*mean patch_size\?$'),
+        (dict(type='XCiT', depth=50), r'argument .depth.; if the base .* with _delete_=True$'),
     ],
 )
 def test_the_place_of_a_part_is_in_front_of_the_error(part, message):

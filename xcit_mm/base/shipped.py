@@ -4,6 +4,7 @@ The command ``xcit`` runs this file without the package around it, whose import 
 """
 
 import re
+import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -50,9 +51,10 @@ def is_folder(name: str | Path) -> bool:
 def commands(text: str) -> str:
     """Return a text in which the tools have the names that the user can type.
 
-    Outside of a clone, ``tools/check_dataset.py`` becomes ``xcit check-dataset``.
+    Outside of a clone, or in a call of ``xcit``, ``tools/check_dataset.py`` becomes
+    ``xcit check-dataset``.
     """
-    if IN_CLONE:
+    if IN_CLONE and not sys.argv[0].startswith('xcit '):
         return text
     names = '|'.join(path.stem for path in tools().values())
     tool = rf'(?<![\w./\\~-])tools/({names})\.py\b'  # not the end of a path of the user

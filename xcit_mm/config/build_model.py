@@ -3,6 +3,7 @@
 The runners of training and of tests build their own models.
 """
 
+import re
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +25,11 @@ from ..network.weights.pretrained import read_all_safely
 from .aligned_maps import align_maps
 from .load import READ
 from .replacements import replace_classes
-from .tree import FRAMEWORKS, registered_names, typed_nodes
+from .rules import check_channels
+from .tree import FRAMEWORKS, arguments_of, registered_class, registered_names, typed_nodes
+
+UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
+INHERITED = '; if the base config sets it, replace the whole part with _delete_=True'
 
 
 def build_model(cfg: Config, device: str) -> nn.Module:
@@ -38,6 +43,7 @@ def build_model(cfg: Config, device: str) -> nn.Module:
     if framework not in FRAMEWORKS:
         choices = ', '.join(FRAMEWORKS)
         raise UserError(f'{cfg.filename}: default_scope={framework!r} is not one of {choices}')
+    check_channels(cfg)
     replace_classes(cfg, ('model',))
     align_maps(cfg)
     require_one_stack()
@@ -94,7 +100,12 @@ def config_errors(cfg: Config) -> Iterator[None]:
             hint = did_you_mean(kind, registered_names(registry)) or ': check custom_imports'
             problem = f'{place} has type={kind!r}, which no package registers{hint}'
             raise UserError(f'the config {cfg.filename}: {problem}') from error
-        raise ConfigError(f'the config {cfg.filename}: {place}: {reason(error)}') from error
+        problem = f'the config {cfg.filename}: {place}: {reason(error)}'
+        if (unexpected := UNEXPECTED.search(str(error))) and isinstance(error, TypeError):
+            arguments = arguments_of(registered_class(kind, cfg.get('default_scope', 'mmengine')))
+            hint = did_you_mean(unexpected[1], arguments)
+            raise UserError(problem + (hint or INHERITED)) from error
+        raise ConfigError(problem) from error
 
 
 def _part_being_built(cfg: Config, error: Exception) -> tuple[str | None, dict[str, Any]]:

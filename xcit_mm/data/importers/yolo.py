@@ -39,7 +39,10 @@ class YoloDataset(ForeignDataset):
         files = [source / name for name in names] if source.is_dir() else [source]
         file = next(filter(Path.is_file, files), None)
         if file is None:
-            raise UserError(f'{source}: no data.yaml or classes.txt there: name the YAML file')
+            raise UserError(
+                f'{source}: no data.yaml or classes.txt there: pass the path of the YAML file, or '
+                'write classes.txt with one name in each line'
+            )
         self.classes_file, self._left = file, LeftOut()
         if file.suffix == '.txt':
             names = [line for _, line in base.read_lines(file)]

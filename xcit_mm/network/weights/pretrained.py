@@ -25,7 +25,7 @@ from .names import (
     modules_of,
     require_same_tensors,
 )
-from .read import TIMM, read_checkpoint
+from .read import read_checkpoint
 
 BACKBONES = 'XCiT', 'ImageXCiT'  # types in configs
 HEAD = {'head.weight', 'head.bias'}  # of a classifier
@@ -78,7 +78,9 @@ def download_pretrained(cfg: Config) -> list[str]:
     if not init_cfg:
         return ['The backbone starts from random weights: init_cfg names no checkpoint.']
     checkpoint = init_cfg.get('checkpoint')
-    if isinstance(checkpoint, str) and not checkpoint.startswith(TIMM):
+    # mmengine reads torchvision:// and other schemes, and timm reads its own.
+    is_ours = '://' not in str(checkpoint) or is_url(checkpoint) or checkpoint.startswith(HUB)
+    if isinstance(checkpoint, str) and is_ours:
         require_file(checkpoint, RANDOM, init_cfg.get('trusted', False))
     return []
 
