@@ -233,9 +233,8 @@ def inputs_of_convolutions(path):
     }
 
 
-QUICK = ('torch', 'float32'), ('onnx', 'int8')
 FILES = [
-    pytest.param(name, precision, marks=() if (name, precision) in QUICK else slow)
+    pytest.param(name, precision, marks=() if (name, precision) == ('onnx', 'int8') else slow)
     for name in BY_NAME
     for precision in BY_NAME[name].precisions
     # Compiling takes a minute. test_folder.py runs a file of OpenVINO in float32.
@@ -354,6 +353,7 @@ def test_the_tool_exports_a_backbone_without_a_checkpoint(models, monkeypatch, c
     assert [p.name for p in file.parent.iterdir()] == ['backbone.onnx']
 
 
+@slow
 def test_the_tool_verifies_on_images(models, shapes_root, monkeypatch, capfd, tmp_path):
     images = sorted((shapes_root / 'ade/images/validation').iterdir())[:2]
     file = tmp_path / 'x.pt2'

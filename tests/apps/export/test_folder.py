@@ -108,6 +108,7 @@ def call(monkeypatch, capsys, folder, *arguments):
     return code, ''.join(capsys.readouterr())
 
 
+@pytest.mark.slow
 def test_a_folder_has_a_program_and_a_test_that_it_passes(folder, exported):
     assert sorted(path.name for path in folder.iterdir()) == [
         'README.md', 'expected.npz', 'model.onnx', 'predict.py', 'test.png'
@@ -121,6 +122,7 @@ def test_a_folder_has_a_program_and_a_test_that_it_passes(folder, exported):
     assert '- Classes: background, circle, square, triangle\n' in readme
 
 
+@pytest.mark.slow
 def test_a_wrong_result_is_noticed(folder, monkeypatch, capsys, tmp_path):
     assert call(monkeypatch, capsys, folder, '--check') == (0, 'test.png: as expected\n')
     other = shutil.copytree(folder, tmp_path / 'other')
@@ -131,6 +133,7 @@ def test_a_wrong_result_is_noticed(folder, monkeypatch, capsys, tmp_path):
     assert re.match(r'test.png: \d+.\d+% of the pixels differ', printed)
 
 
+@pytest.mark.slow
 def test_the_program_predicts_what_xcit_mm_does(
     folder, resizing_segmentor, monkeypatch, capsys, tmp_path
 ):
@@ -151,6 +154,7 @@ def test_the_program_predicts_what_xcit_mm_does(
     assert len([*out.iterdir()]) == 2 * len(paths)
 
 
+@pytest.mark.slow
 def test_the_program_takes_folders(folder, monkeypatch, capsys, tmp_path):
     images, out = tmp_path / 'images', tmp_path / 'out'
     images.mkdir()
