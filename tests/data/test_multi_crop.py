@@ -6,6 +6,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as F
 
+from xcit_mm.base.errors import ArgumentError
 from xcit_mm.data.datasets.samples import seed_all
 from xcit_mm.data.transforms import multi_crop
 from xcit_mm.data.transforms.image_transforms import PackImage
@@ -195,3 +196,8 @@ def test_the_image_itself_is_not_changed():
         before = image.copy()
         crops_of(image)
         assert np.array_equal(image, before)
+
+
+def test_colors_of_rgb_are_not_changed_in_other_images():
+    with pytest.raises(ArgumentError, match=r"color='rgb' needs .* not torch\.float32 with 5"):
+        MultiCrop(color='rgb')(dict(img=np.zeros((64, 64, 5), np.float32)))

@@ -40,7 +40,8 @@ CONFIGS = {
     'sem_fpn_xcit_n12_16_shapes': 'neck',
 }
 # test_export.py exports a Mask R-CNN and a Semantic FPN. The other graphs of Mask2Former have the
-# layers of the panoptic one, Deformable DETR has the graph of DINO, and RetinaNet that of RTMDet.
+# layers of the panoptic one, Deformable DETR has the graph of DINO, and RetinaNet the graph of
+# RTMDet.
 RECORDED = (
     'mask2former_panoptic_xcit_n12_16_shapes',
     'dino_xcit_s12_16_12e',

@@ -55,8 +55,8 @@ def export_folder(
     result in the test picture: the first image of ``verify`` or ``calibrate`` with an object, or a
     drawn one.
 
-    ``folder`` must be missing or empty. The other arguments are those of :func:`.export`, with the
-    format 'onnx'.
+    ``folder`` must be missing or empty. For the other arguments, see :func:`.export`; the
+    format is 'onnx'.
 
     Raises:
         UserError: Also if the test pipeline changes images in a way that ``predict.py`` does not

@@ -19,6 +19,7 @@ from ..audit.examples import Examples, examples_in_lists
 from ..transforms.decode import SampleError
 
 NO_MASKS = 'train a model without masks, or add the masks'
+# The likely causes if many annotations have the same problem, or are not inside their images.
 CAUSES = {
     problems.NO_BOX: 'bbox has to be a list of four numbers, not of texts',
     problems.NO_SIZE: 'if the coordinates are relative, multiply them by the size of the image',
@@ -26,6 +27,9 @@ CAUSES = {
     problems.NO_MASK: NO_MASKS,
     problems.BROKEN_MASK: NO_MASKS,
 }
+NOT_INSIDE = (
+    'the boxes may be two corners instead of x, y, width, height, or fit images of another size'
+)
 
 
 @DATASETS.register_module()
@@ -49,11 +53,6 @@ class CheckedCocoDataset(CocoDataset):
     problems: list[Problem]
     remark: str
     examples: Examples
-    # The likely causes if many annotations have the same problem, or are not inside their images.
-    causes = CAUSES
-    not_inside = (
-        'the boxes may be two corners instead of x, y, width, height, or fit images of another size'
-    )
 
     def __init__(self, *args: Any, pipeline: Sequence[dict] = (), **kwargs: Any) -> None:
         self._with_masks = loads_masks(pipeline)
@@ -110,7 +109,7 @@ class CheckedCocoDataset(CocoDataset):
                 usable.append({**annotation, 'area': area, 'segmentation': mask})
         info = super().parse_data_info({'raw_img_info': image, 'raw_ann_info': usable})
         for id_, kind in kinds.items():
-            self.problems.append(Problem(kind, *self._place(info, id_)))
+            self.problems.append(Problem(kind, info['img_path'], id_))
         if self._with_masks:
             for instance in info['instances']:
                 instance.setdefault('mask', [])  # mmdet then ignores the object
@@ -123,10 +122,6 @@ class CheckedCocoDataset(CocoDataset):
         """
         instances = self.get_data_info(idx)['instances']
         return [i['bbox_label'] for i in instances if not i['ignore_flag']]
-
-    def _place(self, info: dict, annotation_id: int) -> tuple[str, int]:
-        """Return where a user finds an annotation: a file, and its number there."""
-        return info['img_path'], annotation_id
 
     def prepare_data(self, idx: int) -> Any:
         try:
@@ -165,7 +160,7 @@ class CheckedCocoDataset(CocoDataset):
         if lost.total() <= max_share * self._num_annotations:
             return None
         listed = ', '.join(f'{count} x {kind}' for kind, count in lost.most_common())
-        cause = self.causes.get(lost.most_common()[0][0], self.not_inside)
+        cause = CAUSES.get(lost.most_common()[0][0], NOT_INSIDE)
         return f'{lost.total()} of the {self._num_annotations} annotations ({listed}): {cause}'
 
     def consequence(self, kind: str) -> str:

@@ -102,6 +102,11 @@ class MultiCrop:
         is_rgb = image.dtype == torch.uint8 and len(image) == RGB
         if self.color == 'none':
             return nn.Identity()
+        if self.color == 'rgb' and not is_rgb:
+            raise ArgumentError(
+                f"MultiCrop: color='rgb' needs uint8 images with three channels, not {image.dtype} "
+                f"with {len(image)}: set color='bands' or 'auto'"
+            )
         if is_rgb and self.color != 'bands':
             return _ChangeRGB(self.change_rgb)
         return _ChangeBands(image, self.gain, self.offset, self.per_band)
