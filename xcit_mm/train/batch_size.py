@@ -100,25 +100,29 @@ def _largest_that_fits(cfg: Config, sizes: Sequence[int]) -> int:
     # Each process tries for itself, so nothing is synchronized.
     model = revert_sync_batchnorm(MODELS.build(cfg.model)).to(device)
     wrapper = build_optim_wrapper(model, deepcopy(cfg.optim_wrapper))
-    _release()  # what is freed later would be allowed in addition to the share
     copies = is_distributed() + bool(_averages(cfg))
     size_of_copy = sum(p.numel() * p.element_size() for p in model.parameters())
-    with _within_share(device):
-        # What DistributedDataParallel and averaged weights will take.
-        ballast = torch.ones(copies * size_of_copy, dtype=torch.uint8, device=device)  # noqa: F841
-        for size in sizes:
-            try:
-                seed_all(size)
-                for _ in range(2):  # the first step makes the state of the optimizer
-                    model.train()
-                    # A step changes its samples, for example by padding their masks.
-                    batch = [deepcopy(samples[i % len(samples)]) for i in range(size)]
-                    model.train_step(collate(batch), wrapper)
-                return size
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-            _release()  # not above, where the error still holds the tensors of the step
+    # What DistributedDataParallel and averaged weights will take.
+    ballast = torch.ones(copies * size_of_copy, dtype=torch.uint8, device=device)  # noqa: F841
+
+    def train(size: int) -> None:
+        seed_all(size)
+        for _ in range(2):  # the first step makes the state of the optimizer
+            model.train()
+            # A step changes its samples, for example by padding their masks.
+            batch = [deepcopy(samples[i % len(samples)]) for i in range(size)]
+            model.train_step(collate(batch), wrapper)
+
+    for size in sizes:
+        _release()  # here, because a caught error holds the tensors of its step
+        try:
+            # Measured for each size: what is freed between two of them is free memory, too.
+            with _within_share(device):
+                train(size)
+            return size
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
     return 0
 
 
