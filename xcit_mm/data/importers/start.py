@@ -1,0 +1,144 @@
+"""What a training on a dataset of one's own starts from, and how long it takes."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...base.errors import UserError
+from ...network.archs import ARCHS, released_name
+from ...network.weights.cache import download
+from ...network.weights.names import HEAD, architecture, model_state, require_finite
+from ...network.weights.pretrained import require_file
+from ...network.weights.read import read_checkpoint
+
+SERVER = 'https://dl.fbaipublicfiles.com/xcit/'
+# The released models with heads, by the dataset that they were trained on. All have patch size 16
+# here, which is four times as fast as 8.
+RELEASED = {'coco': 'coco/maskrcnn', 'ade20k': 'ade/sem_fpn'}
+SIZES_OF_RELEASED = 't12', 's12', 's24', 'm24'
+PATCH_SIZE = 16
+IMAGENET, SCRATCH = 'imagenet', 'scratch'
+# What to do without a network.
+OTHERWISE = ' (--start FILE); to start from random weights instead: --start scratch'
+
+# Images in an update. A CPU takes seconds for each of them, and a GPU hardly notices.
+IMAGES_ON_CPU, IMAGES_ON_GPU = 4, 16
+RATE = 1e-4  # the learning rate for the smaller batch; it grows with the root of the batch
+RATE_FROM_SCRATCH = 5e-4
+MIN_STEPS = 200
+MIN_EPOCHS = 12  # passes over the images
+EPOCHS_OF_FEW = 200  # divided by the root of the number of images: 29 epochs for 48 images
+VALIDATIONS = 10
+FEW = 200  # with fewer images, the first third of the blocks keeps its weights
+
+
+@dataclass(frozen=True)
+class Start:
+    """A backbone and its weights.
+
+    Attributes:
+        arch: A key of :data:`~xcit_mm.network.archs.ARCHS`.
+        patch_size: 8 or 16 pixels.
+        load_from: The file or URL of a detector or segmentor, or None.
+        pretrained: The file or URL of a backbone or classifier, or None.
+    """
+
+    arch: str
+    patch_size: int = PATCH_SIZE
+    load_from: str | None = None
+    pretrained: str | None = None
+
+    @property
+    def is_scratch(self) -> bool:
+        return self.load_from is None and self.pretrained is None
+
+    @property
+    def channels(self) -> int:
+        return ARCHS[self.arch].embed_dim
+
+    def backbone(self, num_images: int) -> dict[str, Any]:
+        """Return what the config says about the backbone for a number of training images."""
+        fields: dict[str, Any] = dict(arch=self.arch, patch_size=self.patch_size)
+        if not self.is_scratch:
+            # The statistics of few images would be worse than those of the pretraining.
+            fields['norm_eval'] = True
+            if num_images < FEW:
+                fields['frozen_stages'] = ARCHS[self.arch].depth // 3
+        weights = self.pretrained and dict(type='Pretrained', checkpoint=self.pretrained)
+        return fields | dict(init_cfg=weights)
+
+
+def find_start(start: str | None, size: str | None, released_on: str) -> Start:
+    """Return what a training starts from, with its weights on this machine.
+
+    Args:
+        start: A key of :data:`RELEASED`, 'imagenet', 'scratch', or a file. Default:
+            ``released_on``, or 'imagenet' where no such model of the size was released.
+        size: The name of an architecture, such as 's12'. Default: 't12', the one of the file, or
+            'n12' from scratch.
+        released_on: The dataset of the released models that fit the task.
+
+    Raises:
+        UserError: If there is no such model, its weights cannot be downloaded, or the file holds
+            another one.
+    """
+    if start not in (None, IMAGENET, SCRATCH, *RELEASED):
+        return _from_file(str(start), size)
+    if start is None:
+        start = released_on if size in (None, *SIZES_OF_RELEASED) else IMAGENET
+    if start == SCRATCH:
+        return Start(size or 'n12')
+    size = size or 't12'
+    if start == IMAGENET:
+        url = f'{SERVER}{released_name(size, PATCH_SIZE, "384_dist")}.pth'
+        download(url, OTHERWISE)
+        return Start(size, pretrained=url)
+    if start != released_on:
+        raise UserError(f'--start {start} is not for this task: use {released_on} or {IMAGENET}')
+    if size not in SIZES_OF_RELEASED:
+        raise UserError(
+            f'--start {start} --size {size}: no such model was released: use --start {IMAGENET}, '
+            f'or --size {", ".join(SIZES_OF_RELEASED[:-1])} or {SIZES_OF_RELEASED[-1]}'
+        )
+    name = released_name(size, PATCH_SIZE).removesuffix('_224')
+    url = f'{SERVER}{RELEASED[start]}_{name}.pth'
+    download(url, OTHERWISE)
+    return Start(size, load_from=url)
+
+
+def _from_file(path: str, size: str | None) -> Start:
+    require_file(path)
+    state = model_state(read_checkpoint(path), path)
+    require_finite(state, path)
+    model = architecture(state, path)
+    if model.arch is None or size not in (None, model.arch):
+        sizes = f'not {size}' if size else f'not one of {", ".join(ARCHS)}'
+        raise UserError(f'--start {path} holds {model}, {sizes}')
+    has_head = any(name.partition('.')[0].endswith(HEAD[0]) for name in state)
+    where = path if '://' in path else str(Path(path).expanduser().resolve())
+    weights = dict(load_from=where) if has_head else dict(pretrained=where)
+    return Start(model.arch, model.patch_size, **weights)
+
+
+def schedule(start: Start, num_images: int) -> Mapping[str, Any]:
+    """Return the fields of a config's schedule for a number of training images.
+
+    ``max_iters`` is a multiple of :data:`VALIDATIONS`. On a GPU, the batch is the largest one that
+    fits.
+    """
+    on_gpu = torch.cuda.is_available()
+    images = IMAGES_ON_GPU if on_gpu else IMAGES_ON_CPU
+    epochs = max(MIN_EPOCHS, EPOCHS_OF_FEW / math.sqrt(num_images))
+    steps = max(MIN_STEPS, epochs * num_images / images)
+    rate = RATE_FROM_SCRATCH if start.is_scratch else RATE
+    return dict(
+        images_per_step=images,
+        batch_size='auto' if on_gpu else images,
+        lr=rate * math.sqrt(images / IMAGES_ON_CPU),
+        max_iters=VALIDATIONS * math.ceil(steps / VALIDATIONS),
+        validations=VALIDATIONS,
+    )
