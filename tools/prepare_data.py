@@ -21,9 +21,7 @@ FORMATS = {
     'labelstudio': ('Label Studio', 'LabelstudioDataset'),
     'coco_panoptic': ('panoptic COCO', 'ForeignPanopticDataset'),
 }
-CONFIGS = Path(__file__).resolve().parents[1] / 'configs'
-BASE = CONFIGS / 'faster_rcnn_xcit_n12_16_small.py'
-PANOPTIC_BASE = CONFIGS / 'mask2former_panoptic_xcit_n12_16_shapes.py'
+SIZES = ('n12', 't12', 't24', 's12', 's24', 'm24', 'l24')  # of the released ImageNet weights
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -55,21 +53,37 @@ def parse_arguments() -> argparse.Namespace:
         conversion.add_argument('--root', metavar='DIR', required=True, help=text)
         text = 'leave out images whose labels cannot be used, instead of writing nothing'
         conversion.add_argument('--skip-bad', action='store_true', help=text)
+        if name != 'coco_panoptic':
+            add_start_arguments(conversion, 'coco', 'detector')
     return parser.parse_args()
+
+
+def add_start_arguments(parser: argparse.ArgumentParser, released_on: str, kind: str) -> None:
+    text = (
+        f'what the training starts from: {released_on} (the {kind} that the authors released), '
+        f'imagenet, scratch (random weights), or a file; default: {released_on}, for sizes '
+        f'without a released {kind} imagenet'
+    )
+    parser.add_argument('--start', metavar='NAME|FILE', help=text)
+    text = 'the size of the backbone; default: t12, with --start scratch n12'
+    parser.add_argument('--size', choices=SIZES, help=text)
 
 
 def main() -> None:
     args = parse_arguments()
     with cli.imports():
         from xcit_mm.data.datasets.fetch import DATASETS, prepare
-        from xcit_mm.data.importers.write_coco import OBJECTS, convert
+        from xcit_mm.data.importers.start import find_start
+        from xcit_mm.data.importers.write_coco import convert, objects
         from xcit_mm.data.importers.write_panoptic import PANOPTIC
     if args.dataset in FORMATS:
+        if args.dataset == 'coco_panoptic':
+            layout = PANOPTIC
+        else:
+            layout = objects(find_start(args.start, args.size, 'coco'))
         module = import_module(f'xcit_mm.data.importers.{args.dataset}')
         dataset = getattr(module, FORMATS[args.dataset][1])(args.source)
-        is_panoptic = args.dataset == 'coco_panoptic'
-        layout = (PANOPTIC_BASE, PANOPTIC) if is_panoptic else (BASE, OBJECTS)
-        convert(dataset, args.root, *layout, args.skip_bad)
+        convert(dataset, args.root, layout, args.skip_bad)
         return
     dataset = DATASETS[args.dataset]
     data_root = prepare(dataset, args.root, args.splits, args.mirror, args.keep_archives)

@@ -6,10 +6,10 @@ from pathlib import Path
 from xcit_mm.data.importers.cvat import CvatDataset
 from xcit_mm.data.importers.labelme import LabelmeDataset
 from xcit_mm.data.importers.labelstudio import LabelstudioDataset
-from xcit_mm.data.importers.write_coco import OBJECTS, convert
+from xcit_mm.data.importers.write_coco import convert
 
 from .annotated import CLASSES, SIZE
-from .other_layouts import BASE
+from .other_layouts import SCRATCH
 
 DATASETS = dict(cvat=CvatDataset, labelme=LabelmeDataset, labelstudio=LabelstudioDataset)
 
@@ -51,7 +51,7 @@ def region(kind: str, name: str = 'circle', **value: object) -> dict:
 
 def converted(tool: str, folder: Path, skip_bad: bool = False) -> list[dict]:
     """Return the annotations of a.png."""
-    convert(DATASETS[tool](folder), folder / 'out', BASE, OBJECTS, skip_bad)
+    convert(DATASETS[tool](folder), folder / 'out', SCRATCH, skip_bad)
     content = json.loads((folder / 'out/train.json').read_text())
     assert [Path(image['file_name']).name for image in content['images']] == ['a.png']
     return content['annotations']

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from . import ROOT
+from xcit_mm.data.importers.start import Start
+from xcit_mm.data.importers.write_coco import objects
 
-BASE = ROOT / 'configs/faster_rcnn_xcit_n12_16_small.py'
+SCRATCH = objects(Start('n12'))  # a config that needs no weights
 SPLITS = ('train', 'val')
 
 

@@ -18,14 +18,14 @@ from unittest.mock import MagicMock
 
 import numpy as np
 
-from helpers import DATA, ROOT
+from helpers import DATA
 from helpers.annotated import CLASSES, SIZE, masks, runs, write_annotated
+from helpers.other_layouts import SCRATCH
 from xcit_mm.apps.annotation_tools.convert import convert_predictions
 from xcit_mm.data.importers.cvat import CvatDataset
-from xcit_mm.data.importers.write_coco import OBJECTS, convert
+from xcit_mm.data.importers.write_coco import convert
 
 RECORDED = DATA / 'annotation_tools.json'
-BASE = ROOT / 'configs/faster_rcnn_xcit_n12_16_small.py'
 
 
 def cvat(folder: Path) -> dict:
@@ -125,7 +125,7 @@ def supervision(folder: Path) -> dict:
 
     shutil.copytree(folder.parent / 'images', folder / 'in/images')
     convert_predictions('cvat', folder.parent / 'predictions.json', folder / 'in')
-    convert(CvatDataset(folder / 'in'), folder / 'out', BASE, OBJECTS)
+    convert(CvatDataset(folder / 'in'), folder / 'out', SCRATCH)
     file, read = folder / 'out/train.json', defaultdict(list)
     content = json.loads(file.read_text())
     dataset = DetectionDataset.from_coco(str(folder / 'in'), str(file), force_masks=True)

@@ -20,6 +20,7 @@ from ..base.errors import (
 from ..base.shipped import CONFIGS, find_config, is_folder
 from .config_data import read_description
 from .draft import use_draft
+from .iterations import multiply_iterations
 from .jitter import use_jitter
 from .tree import arguments_of, nodes, registered_class, replace_nodes
 
@@ -50,11 +51,13 @@ def load_config(
 ) -> Config:
     """Read a config file and apply the options of the command line.
 
-    Four options do more than replace a value, because the value alone would leave the config
+    Six options do more than replace a value, because the value alone would leave the config
     contradicting itself: ``data_root=DIR`` moves every path that starts with the config's
-    ``data_root``, ``pretrained=WEIGHTS`` sets the weights that the backbone starts from
-    (None: random weights), ``lsj=SIZE`` augments by large-scale jitter with copy-paste, and
-    ``draft=True`` decodes JPEG files at the size that they are resized to.
+    ``data_root``, ``max_iters=N`` makes the run, its schedule and its intervals longer or shorter,
+    ``scale=(W, H)`` replaces the config's ``scale`` wherever images are resized to it,
+    ``pretrained=WEIGHTS`` sets the weights that the backbone starts from (None: random weights),
+    ``lsj=SIZE`` augments by large-scale jitter with copy-paste, and ``draft=True`` decodes JPEG
+    files at the size that they are resized to.
 
     Args:
         path: Path of a config file, or the name of a config of this package; or ``hf://owner/name``
@@ -120,6 +123,10 @@ def _apply(options: dict[str, Any], cfg: Config, path: Path) -> None:
         use_jitter(cfg, options.pop('lsj'), path)
     if 'draft' in options:
         use_draft(cfg, options.pop('draft'), path)
+    if 'max_iters' in options:
+        _set_length(cfg, options.pop('max_iters'), path)
+    if 'scale' in options and 'scale' in cfg:
+        _set_scale(cfg, options.pop('scale'))
     for option in options:
         _require_read(option, cfg, path)
         _require_name(option, cfg, path)
@@ -127,6 +134,31 @@ def _apply(options: dict[str, Any], cfg: Config, path: Path) -> None:
     _merge(options, cfg, path)
     if data_root is not None:
         _move_data(cfg, data_root, path)
+
+
+def _set_length(cfg: Config, max_iters: Any, path: Path) -> None:
+    before = (cfg.get('train_cfg') or {}).get('max_iters')
+    if before is None:
+        raise UserError(
+            f'--cfg-options max_iters: {path} counts epochs; use train_cfg.max_epochs, and the '
+            'milestones of its schedule'
+        )
+    if type(max_iters) is not int or max_iters < 1:
+        raise UserError(f'--cfg-options max_iters={max_iters!r} must be an integer above 0')
+    multiply_iterations(cfg, max_iters / before)
+    if 'max_iters' in cfg:
+        cfg.max_iters = max_iters
+
+
+def _set_scale(cfg: Config, scale: Any) -> None:
+    """Replace the size that images are resized to; an integer is the size of a square."""
+    scale = [scale, scale] if type(scale) is int else scale
+    is_size = isinstance(scale, (list, tuple)) and len(scale) == len(cfg.scale)
+    if not is_size or not all(type(side) is int and side > 0 for side in scale):
+        raise UserError(f'--cfg-options scale={scale!r} must be one or two integers above 0')
+    before, cfg.scale = cfg.scale, tuple(scale)
+    for name in cfg:
+        cfg[name] = replace_nodes(cfg[name], lambda v: cfg.scale if v == before else v)
 
 
 def _require_read(option: str, cfg: Config, path: Path) -> None:

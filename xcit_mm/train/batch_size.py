@@ -25,7 +25,7 @@ from ..base.errors import UserError, is_out_of_memory
 from ..base.free_memory import free_memory
 from ..base.processes import cpu_group
 from ..config.adapt import AUTO
-from ..config.tree import class_name, typed_nodes
+from ..config.iterations import averages, multiply_iterations
 from ..data.datasets.samples import SampleRequest, TrainingSamples, seed_all
 
 LOADER = 'train_dataloader'
@@ -34,11 +34,6 @@ IN_PROCESS |= dict(persistent_workers=False, prefetch_factor=None)
 SHARE = 0.9  # of the memory that a trial may use; the rest is for images that it has not drawn
 CANDIDATES = 16  # of the largest images, which are drawn
 DRAWS = 4  # of each of them: a pipeline has random sizes
-# What a schedule counts in iterations.
-COUNTED = 'begin', 'end', 'milestones', 'T_max', 'step_size', 'total_steps', 'periods'
-COUNTED_OF_LOOP = 'max_iters', 'val_interval', 'val_begin', 'dynamic_intervals'
-COUNTED_OF_CHECKPOINTS = 'interval', 'save_begin'
-COUNTED_OF_EMA = 'begin_iter', 'interval', 'gamma'
 
 
 def choose_batch_size(cfg: Config) -> list[str]:
@@ -100,7 +95,7 @@ def _largest_that_fits(cfg: Config, sizes: Sequence[int]) -> int:
     # Each process tries for itself, so nothing is synchronized.
     model = revert_sync_batchnorm(MODELS.build(cfg.model)).to(device)
     wrapper = build_optim_wrapper(model, deepcopy(cfg.optim_wrapper))
-    copies = is_distributed() + bool(_averages(cfg))
+    copies = is_distributed() + bool(averages(cfg))
     size_of_copy = sum(p.numel() * p.element_size() for p in model.parameters())
     # What DistributedDataParallel and averaged weights will take.
     ballast = torch.ones(copies * size_of_copy, dtype=torch.uint8, device=device)  # noqa: F841
@@ -193,38 +188,7 @@ def _accumulate(cfg: Config, counts: int) -> None:
     if counts == 1:
         return
     cfg.optim_wrapper.accumulative_counts = counts
-    counted = []
-    for _, scheduler in typed_nodes(cfg.get('param_scheduler') or [], ''):
-        if not scheduler.get('by_epoch', True):
-            counted.append((scheduler, COUNTED))
-            if class_name(scheduler['type']).startswith('Exponential'):  # gamma of an iteration
-                scheduler['gamma'] **= 1 / counts
-    if 'max_iters' in cfg.train_cfg:
-        cfg.train_cfg.setdefault('val_interval', 1000)  # mmengine's default
-        counted.append((cfg.train_cfg, COUNTED_OF_LOOP))
-    checkpoint = cfg.default_hooks.checkpoint
-    if checkpoint is not None and not checkpoint.get('by_epoch', True):
-        counted.append((checkpoint, COUNTED_OF_CHECKPOINTS))
-    for hook in _averages(cfg):
-        hook.setdefault('interval', 1)
-        if hook.get('ema_type') == 'ExpMomentumEMA':
-            hook.setdefault('gamma', 2000)  # mmengine's default
-        counted.append((hook, COUNTED_OF_EMA))
-    for node, names in counted:
-        node.update({name: _times(node[name], counts) for name in names if name in node})
-
-
-def _times(value: Any, counts: int) -> Any:
-    if isinstance(value, (list, tuple)):
-        return type(value)(_times(inner, counts) for inner in value)
-    return value * counts if type(value) is int and value > 0 else value
-
-
-def _averages(cfg: Config) -> list[dict]:
-    """Return the hooks that average the weights."""
-    parts = (cfg.get(part) or [] for part in ('default_hooks', 'custom_hooks'))
-    nodes = (node for part in parts for _, node in typed_nodes(part, ''))
-    return [node for node in nodes if 'EMAHook' in class_name(node['type'])]
+    multiply_iterations(cfg, counts)
 
 
 def _release() -> None:

@@ -8,9 +8,10 @@ from pathlib import Path, PureWindowsPath
 
 import numpy as np
 import pytest
-from helpers import DATA, ROOT
+from helpers import DATA
 from helpers.annotated import BOX, CLASSES, SIZE, TRIANGLE, masks, runs, write_annotated
 from helpers.in_process import call_tool
+from helpers.other_layouts import SCRATCH
 from pycocotools import mask as coco_mask
 
 from xcit_mm import UserError
@@ -21,9 +22,8 @@ from xcit_mm.data.audit import annotations
 from xcit_mm.data.importers.cvat import CvatDataset
 from xcit_mm.data.importers.labelme import LabelmeDataset
 from xcit_mm.data.importers.labelstudio import LabelstudioDataset
-from xcit_mm.data.importers.write_coco import OBJECTS, convert
+from xcit_mm.data.importers.write_coco import convert
 
-BASE = ROOT / 'configs/faster_rcnn_xcit_n12_16_small.py'
 DATASETS = dict(cvat=CvatDataset, labelme=LabelmeDataset, labelstudio=LabelstudioDataset)
 
 
@@ -48,7 +48,7 @@ def read_again(tool: str, folder: Path) -> dict[str, list[dict]]:
         (folder / 'tasks.json').write_text(json.dumps(tasks))
     if tool != 'labelme':  # whose files name the images
         shutil.copytree(folder.parent / 'images', folder / 'images')
-    convert(DATASETS[tool](folder), folder / 'coco', BASE, OBJECTS)
+    convert(DATASETS[tool](folder), folder / 'coco', SCRATCH)
     found: dict[str, list[dict]] = {}
     for split in ('train', 'val'):
         content = json.loads((folder / f'coco/{split}.json').read_text())

@@ -51,7 +51,7 @@ def prepare(monkeypatch, capfd, tmp_path) -> Callable:
 
     def prepare(source: Path, *options: object) -> tuple[int, str, str]:
         layout = 'voc' if source.name == 'VOC' else 'yolo'
-        arguments = (layout, source, '--root', tmp_path / 'out', *options)
+        arguments = (layout, source, '--root', tmp_path / 'out', '--start', 'scratch', *options)
         return call_tool(monkeypatch, capfd, 'prepare_data.py', *arguments)
 
     return prepare

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 from helpers.labeling_tools import converted, cvat, drawn, labelme, labelstudio, region
-from helpers.other_layouts import BASE, voc_object, write_xml, write_yaml
+from helpers.other_layouts import SCRATCH, voc_object, write_xml, write_yaml
 from PIL import Image
 
 from xcit_mm import UserError
 from xcit_mm.data.importers.voc import VocDataset
-from xcit_mm.data.importers.write_coco import OBJECTS, convert
+from xcit_mm.data.importers.write_coco import convert
 from xcit_mm.data.importers.yolo import YoloDataset
 
 BOMB = '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><a>&b;</a>'
@@ -106,7 +106,7 @@ def test_a_bad_file_is_named(prepare, voc, yolo, name, content, message):
 def test_a_bad_yaml_is_one_sentence(yolo, tmp_path, text, message):
     (yolo / 'data.yaml').write_text(text)
     with pytest.raises(UserError, match=message):
-        convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
+        convert(YoloDataset(yolo), tmp_path / 'out', SCRATCH)
 
 
 def test_a_yaml_runs_no_code(yolo, tmp_path):
@@ -119,7 +119,7 @@ def test_a_yaml_runs_no_code(yolo, tmp_path):
 def test_a_folder_that_cannot_be_converted_is_one_sentence(yolo, tmp_path):
     shutil.rmtree(yolo / 'labels')
     with pytest.raises(UserError, match=r'no image has an object .*labels/train/a\.txt'):
-        convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
+        convert(YoloDataset(yolo), tmp_path / 'out', SCRATCH)
     with pytest.raises(UserError, match=r'no data\.yaml or classes\.txt'):
         YoloDataset(tmp_path)
     with pytest.raises(UserError, match='has no folder Annotations'):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import ROOT
 from helpers.in_process import call_tool
 from helpers.planted import edited
 from PIL import Image
@@ -18,7 +17,6 @@ from xcit_mm.data.importers.coco_panoptic import ForeignPanopticDataset
 from xcit_mm.data.importers.write_coco import convert
 from xcit_mm.data.importers.write_panoptic import PANOPTIC
 
-BASE = ROOT / 'configs/mask2former_panoptic_xcit_n12_16_shapes.py'
 TRAIN = 'coco/annotations/panoptic_train2017.json'
 SEGMENT = 'bbox', 'area', 'iscrowd', 'id', 'category_id'
 
@@ -72,7 +70,7 @@ def own(tmp_path) -> Path:
 
 
 def test_things_become_the_first_classes_and_boxes_are_measured(own, tmp_path):
-    convert(ForeignPanopticDataset(own), tmp_path / 'out', BASE, PANOPTIC)
+    convert(ForeignPanopticDataset(own), tmp_path / 'out', PANOPTIC)
     content = json.loads((tmp_path / 'out/train.json').read_text())
     assert [(c['name'], c['isthing']) for c in content['categories']] == [('dog', 1), ('sky', 0)]
     sky, *dogs = content['annotations'][0]['segments_info']
@@ -130,7 +128,7 @@ def change(edit: Callable[[dict], object]) -> Callable[[Path], object]:
 def test_what_cannot_be_used_is_named(own, tmp_path, spoil, message):
     spoil(own)
     with pytest.raises(UserError, match=message):
-        convert(ForeignPanopticDataset(own), tmp_path / 'out', BASE, PANOPTIC)
+        convert(ForeignPanopticDataset(own), tmp_path / 'out', PANOPTIC)
 
 
 def test_files_of_a_dataset_must_have_the_same_classes(own):

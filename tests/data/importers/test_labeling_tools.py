@@ -17,7 +17,7 @@ from helpers.labeling_tools import (
     labelstudio,
     region,
 )
-from helpers.other_layouts import BASE
+from helpers.other_layouts import SCRATCH
 from PIL import Image
 from pycocotools import mask as coco_mask
 
@@ -27,7 +27,7 @@ from xcit_mm.data.importers.contents import read_contents
 from xcit_mm.data.importers.cvat import CvatDataset
 from xcit_mm.data.importers.labelme import LabelmeDataset
 from xcit_mm.data.importers.labelstudio import LabelstudioDataset
-from xcit_mm.data.importers.write_coco import OBJECTS, convert
+from xcit_mm.data.importers.write_coco import convert
 
 RECORDED = json.loads((DATA / 'annotation_tools.json').read_text())
 
@@ -143,7 +143,7 @@ def test_the_image_of_a_task_is_found_by_its_address(folder, address):
     tasks = json.loads((folder / 'export.json').read_text())
     tasks[0]['data'] = dict(text='first', image=address)
     (folder / 'export.json').write_text(json.dumps(tasks))
-    convert(LabelstudioDataset(folder / 'export.json'), folder / 'out', BASE, OBJECTS)
+    convert(LabelstudioDataset(folder / 'export.json'), folder / 'out', SCRATCH)
     content = json.loads((folder / 'out/train.json').read_text())
     assert content['images'][0]['file_name'] == 'set 1/a b.png'
 
@@ -165,7 +165,7 @@ def test_splits_are_folders_of_labelme_and_subsets_of_cvat(folder):
         shapes = [dict(label='pear', points=[[1, 1], [9, 9]], shape_type='rectangle')]
         content = dict(shapes=shapes, imagePath='c.png')
         (folder / split / 'c.json').write_text(json.dumps(content))
-    convert(LabelmeDataset(folder), folder / 'out', BASE, OBJECTS)
+    convert(LabelmeDataset(folder), folder / 'out', SCRATCH)
     box = '<box label="circle" xtl="1" ytl="1" xbr="9" ybr="9"/>'
     images = ''.join(
         f'<image id="{i}" name="c.png" subset="{subset}" width="60" height="40">{box}</image>'
@@ -174,7 +174,7 @@ def test_splits_are_folders_of_labelme_and_subsets_of_cvat(folder):
     (folder / 'Train').symlink_to('train')
     (folder / 'Validation').symlink_to('valid')
     cvat(folder, '', more=images)
-    convert(CvatDataset(folder), folder / 'out2', BASE, OBJECTS)
+    convert(CvatDataset(folder), folder / 'out2', SCRATCH)
     for out, split in (('out', 'valid'), ('out2', 'Validation')):
         val = json.loads((folder / out / 'val.json').read_text())
         assert [i['file_name'] for i in val['images']] == [f'{split}/c.png']
@@ -189,7 +189,7 @@ def test_annotation_files_may_be_written_next_to_the_labels(folder, tool):
         labelstudio(folder, [region('rectangle', x=10, y=10, width=20, height=20)])
     written = []
     for _ in range(2):
-        convert(DATASETS[tool](folder), folder, BASE, OBJECTS)
+        convert(DATASETS[tool](folder), folder, SCRATCH)
         written.append((folder / 'train.json').read_text())
     assert written[0] == written[1]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.other_layouts import (
-    BASE,
+    SCRATCH,
     make_voc,
     make_yolo,
     read_coco,
@@ -23,7 +23,7 @@ from xcit_mm.config.load import load_config
 from xcit_mm.data.audit.audit import check_dataset
 from xcit_mm.data.importers.contents import image_size
 from xcit_mm.data.importers.voc import VocDataset
-from xcit_mm.data.importers.write_coco import OBJECTS, convert
+from xcit_mm.data.importers.write_coco import convert
 from xcit_mm.data.importers.yolo import YoloDataset
 from xcit_mm.data.transforms.decode import EXIF_ORIENTATION, decode
 
@@ -45,7 +45,7 @@ def file_names(root: Path, split: str) -> list[str]:
 @pytest.mark.parametrize('name', MAKERS)
 def test_a_run_accepts_the_config_and_objects_equal_the_original(shapes_root, tmp_path, name):
     root = tmp_path / name
-    convert(MAKERS[name](shapes_root, tmp_path / 'source'), root, BASE, OBJECTS)
+    convert(MAKERS[name](shapes_root, tmp_path / 'source'), root, SCRATCH)
     for split in ('train', 'val'):
         content, original = read(root, split), read_coco(shapes_root, split)
         assert content['categories'] == original['categories']
@@ -113,7 +113,7 @@ def test_a_second_call_writes_only_what_changed_and_keeps_earlier_files(prepare,
 
 
 def test_the_folders_of_the_config_and_of_the_images_can_be_moved(yolo, tmp_path):
-    convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
+    convert(YoloDataset(yolo), tmp_path / 'out', SCRATCH)
     config = shutil.move(tmp_path / 'out', tmp_path / 'moved') / 'out.py'
     moved = yolo.rename(tmp_path / 'elsewhere')
     with pytest.raises(UserError, match=r'the images have moved: --cfg-options data_root=DIR'):
@@ -125,7 +125,7 @@ def test_difficult_objects_are_ignored_in_training_and_evaluation(voc, tmp_path)
     difficult = voc_object('pear', [1, 1, 9, 9], more='<difficult>1</difficult>')
     part = '<part><name>leaf</name><bndbox><xmin>1</xmin></bndbox></part>'
     write_xml(voc, 'a', 40, 30, difficult + voc_object('nut', [0, 0, 9, 9], more=part))
-    convert(VocDataset(voc), tmp_path / 'out', BASE, OBJECTS)
+    convert(VocDataset(voc), tmp_path / 'out', SCRATCH)
     (pear, nut) = read(tmp_path / 'out', 'train')['annotations']
     assert (pear['iscrowd'], nut['iscrowd'], nut['bbox']) == (1, 0, [0, 0, 9, 9])
     cfg = load_config(tmp_path / 'out/out.py')
@@ -139,7 +139,7 @@ def test_splits_of_several_years_are_joined(voc, tmp_path):
         lists.mkdir(parents=True)
         for split, names in dict(train='a', val='b', trainval='a\nb', test='b').items():
             (lists / f'{split}.txt').write_text(names)
-    convert(VocDataset(tmp_path / 'devkit'), tmp_path / 'out', BASE, OBJECTS)
+    convert(VocDataset(tmp_path / 'devkit'), tmp_path / 'out', SCRATCH)
     validated = ['VOC2007/JPEGImages/b.png', 'VOC2012/JPEGImages/b.png']
     assert file_names(tmp_path / 'out', 'val') == validated
     assert len(file_names(tmp_path / 'out', 'trainval')) == 4
@@ -157,7 +157,7 @@ def test_splits_of_yolo_are_folders_lists_and_text_files(yolo, tmp_path):
         'path: /of/another/machine\ntrain: [../images/train, images/val]\nval: lists/val.txt\n'
         f'test: images\nnames: [yes, 2, {json.dumps(NAMES[2:])[1:]}\n'
     )
-    convert(YoloDataset(yolo / 'data.yaml'), tmp_path / 'out', BASE, OBJECTS)
+    convert(YoloDataset(yolo / 'data.yaml'), tmp_path / 'out', SCRATCH)
     everything = [f'images/{split}/{name}.png' for split in ('train', 'val') for name in 'ab']
     assert file_names(tmp_path / 'out', 'train') == everything
     assert file_names(tmp_path / 'out', 'val') == [*everything[2:], everything[0]]
@@ -171,7 +171,7 @@ def test_yolo_without_a_yaml_has_a_list_of_classes_and_folders(yolo, tmp_path):
     (yolo / 'data.yaml').unlink()
     (yolo / 'classes.txt').write_text('\ufeffred apple\r\npear\r\n')
     for expected in ([2, 2], [3, 1]):
-        convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
+        convert(YoloDataset(yolo), tmp_path / 'out', SCRATCH)
         counts = [len(read(tmp_path / 'out', split)['annotations']) for split in ('train', 'val')]
         assert counts == expected
         for file in [*yolo.glob('images/*/*'), *yolo.glob('labels/*/*')]:  # beside each other
@@ -191,7 +191,7 @@ LABELS = [
 def test_labels_of_yolo_are_read_in_any_form_of_text(yolo, tmp_path, text):
     (yolo / 'labels/train/a.txt').write_bytes(text.encode())
     (yolo / 'labels/train/b.txt').write_text('')  # no objects
-    convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
+    convert(YoloDataset(yolo), tmp_path / 'out', SCRATCH)
     pear, apple = read(tmp_path / 'out', 'train')['annotations']
     assert (pear['category_id'], pear['bbox']) == (2, [10, 7.5, 20, 15])
     assert (apple['category_id'], apple['bbox']) == (1, [6, 4.5, 4, 3])
@@ -223,7 +223,7 @@ def test_boxes_of_voc_are_read(voc, tmp_path, box, expected):
     xml += voc_object('pear', [2, 2, 8, 8])  # which can be learned
     path = write_xml(voc, 'a', '40.0', '30.0', xml)
     path.rename(path.with_suffix('.XML'))
-    convert(VocDataset(voc), tmp_path / 'out', BASE, OBJECTS)
+    convert(VocDataset(voc), tmp_path / 'out', SCRATCH)
     annotation, _ = read(tmp_path / 'out', 'train')['annotations']
     assert annotation['bbox'] == (expected or [9.5, 4.25, 21.25, 15.75])
     assert annotation['iscrowd'] == 1
@@ -251,5 +251,5 @@ def test_image_sizes_follow_exif_as_in_training(tmp_path, kind):
 
 def test_an_outline_that_crosses_itself_has_an_area(yolo, tmp_path):
     (yolo / 'labels/train/a.txt').write_text('1 0.1 0.1 0.9 0.9 0.9 0.1 0.1 0.9')
-    convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
+    convert(YoloDataset(yolo), tmp_path / 'out', SCRATCH)
     assert read(tmp_path / 'out', 'train')['annotations'][0]['area'] == 32 * 24 / 2

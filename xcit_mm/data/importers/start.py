@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...base.errors import UserError
+from ...config.adapt import AUTO
 from ...network.archs import ARCHS, released_name
 from ...network.weights.cache import download
 from ...network.weights.names import HEAD, architecture, model_state, require_finite
@@ -28,7 +29,7 @@ OTHERWISE = ' (--start FILE); to start from random weights instead: --start scra
 # Images in an update. A CPU takes seconds for each of them, and a GPU hardly notices.
 IMAGES_ON_CPU, IMAGES_ON_GPU = 4, 16
 RATE = 1e-4  # the learning rate for the smaller batch; it grows with the root of the batch
-RATE_FROM_SCRATCH = 5e-4
+RATE_FROM_SCRATCH = 7e-4
 MIN_STEPS = 200
 MIN_EPOCHS = 12  # passes over the images
 EPOCHS_OF_FEW = 200  # divided by the root of the number of images: 29 epochs for 48 images
@@ -61,15 +62,15 @@ class Start:
         return ARCHS[self.arch].embed_dim
 
     def backbone(self, num_images: int) -> dict[str, Any]:
-        """Return what the config says about the backbone for a number of training images."""
-        fields: dict[str, Any] = dict(arch=self.arch, patch_size=self.patch_size)
-        if not self.is_scratch:
-            # The statistics of few images would be worse than those of the pretraining.
-            fields['norm_eval'] = True
-            if num_images < FEW:
-                fields['frozen_stages'] = ARCHS[self.arch].depth // 3
-        weights = self.pretrained and dict(type='Pretrained', checkpoint=self.pretrained)
-        return fields | dict(init_cfg=weights)
+        """Return the arguments of the backbone for a number of training images."""
+        freezes = not self.is_scratch and num_images < FEW
+        return dict(
+            arch=self.arch,
+            patch_size=self.patch_size,
+            # The statistics of few images are worse than those of the pretraining.
+            norm_eval=not self.is_scratch,
+            frozen_stages=ARCHS[self.arch].depth // 3 if freezes else -1,
+        )
 
 
 def find_start(start: str | None, size: str | None, released_on: str) -> Start:
@@ -132,13 +133,14 @@ def schedule(start: Start, num_images: int) -> Mapping[str, Any]:
     """
     on_gpu = torch.cuda.is_available()
     images = IMAGES_ON_GPU if on_gpu else IMAGES_ON_CPU
-    epochs = max(MIN_EPOCHS, EPOCHS_OF_FEW / math.sqrt(num_images))
-    steps = max(MIN_STEPS, epochs * num_images / images)
-    rate = RATE_FROM_SCRATCH if start.is_scratch else RATE
+    rate, least, epochs = RATE, MIN_STEPS, EPOCHS_OF_FEW / math.sqrt(num_images)
+    if start.is_scratch:
+        images, rate, least, epochs = 2 * images, RATE_FROM_SCRATCH, 3 * least, 2 * epochs
+    steps = max(least, max(MIN_EPOCHS, epochs) * num_images / images)
     return dict(
         images_per_step=images,
-        batch_size='auto' if on_gpu else images,
-        lr=rate * math.sqrt(images / IMAGES_ON_CPU),
+        batch_size=repr(AUTO) if on_gpu else images,
+        lr=float(f'{rate * math.sqrt(images / IMAGES_ON_CPU):.1g}'),
         max_iters=VALIDATIONS * math.ceil(steps / VALIDATIONS),
         validations=VALIDATIONS,
     )

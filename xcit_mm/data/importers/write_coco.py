@@ -1,64 +1,65 @@
 """Annotation files in COCO's format, and a config, for a dataset of another format."""
 
 import json
-import math
-import re
 import shlex
-import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from pprint import pformat
 from typing import Any
 
 from ...base.errors import UserError, printable
 from ...base.files import require_writable, write_files
 from ...base.shipped import commands
 from ..audit.examples import Examples, missing_classes, refusal
-from .base import IGNORED, SPLITS, ForeignDataset, absolute
+from .base import IGNORED, SPLITS, ForeignDataset
+from .config_text import (
+    HEAD,
+    SCALE,
+    SCHEDULE,
+    config_path,
+    head_fields,
+    scale_of,
+    start_fields,
+)
 from .contents import Contents, Images, read_contents, require_good
+from .start import Start
 
 HELD_OUT = 10  # every tenth image is for validation if the dataset has no split for it
 MAX_PRINTED = 50  # problems of labels
 
-# The recipe of the config.
-IMAGES_PER_STEP = 8
-EPOCHS = 10
-VALIDATION_INTERVAL = 600  # steps
-MAX_SCALE = 640  # pixels
-CONFIG = '''\
-"""Written by tools/prepare_data.py together with the annotation files. Edit it as you like."""
-
-_base_ = {base}
-
-data_root = {data_root}  # the folder of the images
-data_help = dict(root=data_root, text='the images have moved: --cfg-options data_root=DIR')
-folder = "{{{{ fileDirname }}}}/"  # the folder of this file and of the annotation files
-classes = {classes}
-scale = ({scale}, {scale})  # pixels: images are resized to fit into it
-max_iters = {max_iters}  # steps with {images_per_step} images each
-
-resize = dict(type='Resize', scale=scale, keep_ratio=True)
-train_pipeline = [resize if t['type'] == 'Resize' else t for t in _base_.train_pipeline]
-test_pipeline = [resize if t['type'] == 'Resize' else t for t in _base_.test_pipeline]
+SMALL_BASE = 'faster_rcnn_xcit_n12_16_small'  # from scratch, for few pixels and classes
+BASE_OF_MASKS = 'fine_tune_mask_rcnn_xcit_t12_16'
+BASE_OF_BOXES = 'fine_tune_faster_rcnn_xcit_t12_16'
+CONFIG = (
+    HEAD
+    + SCALE
+    + """
+sizes = ('Resize', 'RandomResize')
+train_pipeline = [dict(t, scale=scale) if t['type'] in sizes else t for t in _base_.train_pipeline]
+test_pipeline = [dict(t, scale=scale) if t['type'] in sizes else t for t in _base_.test_pipeline]
 
 images = dict(data_prefix=dict(img=''), metainfo=dict(classes=classes, palette=None))
 data = dict(data_root=data_root, **images)
 train = dict(ann_file=folder + 'train.json', pipeline=train_pipeline, **data)
 val = dict(ann_file=folder + '{val}.json', pipeline=test_pipeline, **data)
 test = dict(ann_file=folder + '{test}.json', pipeline=test_pipeline, **data)
-train_dataloader = dict(dataset=train)
+train_dataloader = dict(batch_size={batch_size}, dataset=train)
 val_dataloader = dict(dataset=val)
 test_dataloader = dict(dataset=test)
 val_evaluator = dict(ann_file=val['ann_file'])
 test_evaluator = dict(ann_file=test['ann_file'])
 
-model = dict(roi_head=dict(bbox_head=dict(num_classes=len(classes))))
-train_cfg = dict(max_iters=max_iters)
-warm_up, decay = _base_.param_scheduler
-param_scheduler = [warm_up, dict(decay, end=max_iters)]
-'''
+load_from = {load_from}
+heads = dict(num_classes=len(classes))
+model = dict(
+    backbone={backbone},
+    neck=dict(in_channels=[{channels}] * 4),
+    roi_head=dict({heads}),
+)
+"""
+    + SCHEDULE
+)
 
 
 @dataclass(frozen=True)
@@ -66,23 +67,20 @@ class Layout:
     """How a dataset is written.
 
     Attributes:
-        config: The text of the config, with the fields of ``_config_text`` in braces.
+        config: Returns the text of the config in ``root``, from the dataset, the images of its
+            splits, and the names of the classes.
         content: Returns the content of the annotation file of a split, from the dataset, its images
             and the names of the classes.
     """
 
-    config: str
+    config: Callable[[Any, Path, Mapping[str, Images], Sequence[str]], str]
     content: Callable[[Any, Images, Sequence[str]], dict[str, list[dict]]]
 
 
 def convert(
-    dataset: ForeignDataset,
-    root: str | Path,
-    base: Path,
-    layout: Layout,
-    skip_bad: bool = False,
+    dataset: ForeignDataset, root: str | Path, layout: Layout, skip_bad: bool = False
 ) -> None:
-    """Write annotation files for the splits and a config with ``base``, all of them or none.
+    """Write annotation files for the splits and a config, all of them or none.
 
     With ``skip_bad``, images that have unusable labels are left out, and any number of objects is
     cut.
@@ -99,8 +97,8 @@ def convert(
         require_good(dataset, contents)
     splits = _usable_splits(dataset, contents)
     classes = _classes(dataset, contents)
-    config = root / f'{re.sub(r"[^0-9A-Za-z_]", "_", absolute(root).name) or "dataset"}.py'
-    files = {config: _config_text(dataset, splits, classes, base, layout.config)}
+    config = config_path(root)
+    files = {config: layout.config(dataset, root, splits, classes)}
     for split, images in splits.items():
         files[root / f'{split}.json'] = json.dumps(layout.content(dataset, images, classes))
     examples = {split: _examples(images, classes) for split, images in splits.items()}
@@ -200,31 +198,36 @@ def _objects(
     return dict(images=infos, annotations=annotations, categories=categories)
 
 
-OBJECTS = Layout(CONFIG, _objects)
+def objects(start: Start) -> Layout:
+    """Return the layout of boxes, and of masks if all objects have one."""
+
+    def config(
+        dataset: ForeignDataset, root: Path, splits: Mapping[str, Images], classes: Sequence[str]
+    ) -> str:
+        is_small = start.is_scratch and start.arch == 'n12'
+        with_masks = not is_small and all(map(_have_masks, splits.values()))
+        base = SMALL_BASE if is_small else BASE_OF_MASKS if with_masks else BASE_OF_BOXES
+        heads = ('bbox_head', 'mask_head') if with_masks else ('bbox_head',)
+        train = splits['train'].values()
+        return CONFIG.format(
+            **head_fields(base, dataset.folder, root, classes),
+            **start_fields(start, root, len(train)),
+            **split_fields(splits),
+            scale=scale_of([size for size, _ in train]),
+            heads=', '.join(f'{head}=heads' for head in heads),
+            metric=f'coco/{"segm" if with_masks else "bbox"}_mAP',
+        )
+
+    return Layout(config, _objects)
 
 
-def _config_text(
-    dataset: ForeignDataset,
-    splits: Mapping[str, Images],
-    classes: Sequence[str],
-    base: Path,
-    template: str,
-) -> str:
-    side = statistics.median(max(size) for size, _ in splits['train'].values())
-    steps = EPOCHS * len(splits['train']) / IMAGES_PER_STEP
-    return template.format(
-        base=_literal(str(base.resolve())),
-        data_root=_literal(f'{dataset.folder}/'),
-        classes=_literal(tuple(classes)),
-        num_things=dataset.num_things,
-        scale=min(MAX_SCALE, 32 * math.ceil(side / 32)),
-        max_iters=VALIDATION_INTERVAL * math.ceil(steps / VALIDATION_INTERVAL),
-        images_per_step=IMAGES_PER_STEP,
-        val='val' if 'val' in splits else 'test',
-        test='test' if 'test' in splits else 'val',
+def split_fields(splits: Mapping[str, Images]) -> dict[str, str]:
+    """Return the names of the splits that a config validates and tests with."""
+    return dict(
+        val='val' if 'val' in splits else 'test', test='test' if 'test' in splits else 'val'
     )
 
 
-def _literal(value: object) -> str:
-    """Return a Python literal without braces, which mmengine replaces in configs."""
-    return pformat(value, width=90, compact=True).replace('{', r'\x7b')
+def _have_masks(images: Images) -> bool:
+    objects = [fields for _, objects in images.values() for _, fields in objects]
+    return all('segmentation' in fields for fields in objects)

@@ -1,25 +1,22 @@
 """Annotation files and a config for a panoptic dataset. Its PNG files stay where they are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from .coco_panoptic import ForeignPanopticDataset
+from .config_text import HEAD, SCALE, SCHEDULE, head_fields, scale_of, start_fields
 from .contents import Images
-from .write_coco import Layout, coco_images, path_below
+from .start import Start
+from .write_coco import Layout, coco_images, path_below, split_fields
 
-CONFIG = '''\
-"""Written by tools/prepare_data.py together with the annotation files. Edit it as you like."""
-
-_base_ = {base}
-
-data_root = {data_root}  # the folder of the images and PNG files
-data_help = dict(root=data_root, text='the images have moved: --cfg-options data_root=DIR')
-folder = "{{{{ fileDirname }}}}/"  # the folder of this file and of the annotation files
-classes = {classes}
+BASE = 'mask2former_panoptic_xcit_n12_16_shapes'
+CONFIG = (
+    HEAD
+    + SCALE
+    + """\
 things = {num_things}  # the first classes; the others are stuff
 stuff = len(classes) - things
-scale = ({scale}, {scale})  # pixels: images are resized to fit into it
-max_iters = {max_iters}  # steps with {images_per_step} images each
 
 resize = dict(type='Resize', scale=scale, keep_ratio=True)
 load, load_labels, *rest = _base_.train_pipeline
@@ -49,10 +46,9 @@ model = dict(
     panoptic_head=dict(loss_cls=loss, **numbers),
     panoptic_fusion_head=numbers,
 )
-train_cfg = dict(max_iters=max_iters)
-warm_up, decay = _base_.param_scheduler
-param_scheduler = [warm_up, dict(decay, end=max_iters)]
-'''
+"""
+    + SCHEDULE
+)
 
 
 def _segments(
@@ -83,4 +79,21 @@ def _segment(segment_id: int, category_id: int, fields: dict[str, Any]) -> dict[
     return dict(id=segment_id, category_id=category_id, **measured)
 
 
-PANOPTIC = Layout(CONFIG, _segments)
+def _config(
+    dataset: ForeignPanopticDataset,
+    root: Path,
+    splits: Mapping[str, Images],
+    classes: Sequence[str],
+) -> str:
+    train = splits['train'].values()
+    return CONFIG.format(
+        **head_fields(BASE, dataset.folder, root, classes),
+        **start_fields(Start('n12'), root, len(train)),
+        **split_fields(splits),
+        scale=scale_of([size for size, _ in train]),
+        num_things=dataset.num_things,
+        metric='coco_panoptic/PQ',
+    )
+
+
+PANOPTIC = Layout(_config, _segments)
