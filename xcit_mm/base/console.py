@@ -30,6 +30,8 @@ NOISE = (
     'The prefix is not set in metric class',
     'Exp name: ',
 )
+# How a line of mmengine for each frozen parameter ends.
+FROZEN = 'is skipped since its requires_grad=False'
 # How warnings of other packages start that no user can act on.
 KNOWN_WARNINGS = (
     'Default ``avg_non_ignore`` is False',  # open-mmlab/mmsegmentation#3562
@@ -47,6 +49,7 @@ def keep_readable(logger: Logger) -> None:
     for start in KNOWN_WARNINGS:
         warnings.filterwarnings('ignore', re.escape(start))
     logger.addFilter(lambda record: not str(record.msg).startswith(NOISE))
+    logger.addFilter(lambda record: not str(record.msg).endswith(FROZEN))
     logger.addFilter(_make_printable)
     for handler in logger.handlers:
         if isinstance(handler, FileHandler):  # it has the encoding of the locale
