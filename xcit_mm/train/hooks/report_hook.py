@@ -58,7 +58,7 @@ class ReportHook(Hook):
             lines.append(f'checkpoint  {(folder / POINTER).read_text("utf-8", "surrogateescape")}')
         for hook in runner.hooks:
             if isinstance(hook, WholeCheckpointHook):
-                lines += [f'best        {path}' for path in hook.best]
+                lines += [f'best        {path}' for path in hook.best.values() if path]
         lines.append(f'log         {log_file(runner.logger) or "on the console only"}')
         if (folder / PICTURES).is_dir():
             lines.append(f'pictures    {folder / PICTURES} (ground truth left, prediction right)')
