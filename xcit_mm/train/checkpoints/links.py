@@ -33,9 +33,9 @@ def point_to(link: Path, checkpoint: Path | None) -> None:
         new.unlink(missing_ok=True)
 
 
-def through_link(link: Path, checkpoint: str) -> Path:
-    """Return the link if it points to a checkpoint, otherwise the path of the checkpoint."""
+def through_link(link: Path, checkpoint: str) -> str:
+    """Return the path of a link if it points to a checkpoint, otherwise that of the checkpoint."""
     with suppress(OSError):  # in an object store, or removed
         if link.is_symlink() and link.samefile(checkpoint):
-            return link
-    return Path(checkpoint)
+            return str(link)
+    return checkpoint
