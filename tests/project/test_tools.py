@@ -124,7 +124,7 @@ def test_testing_evaluates_the_weights_of_the_file(trained, evaluate, tmp_path, 
         checkpoint, more = {'model': state}, []  # which mmengine would not unwrap
     torch.save(checkpoint, tmp_path / 'triangles.pth')
     output = evaluate(SEGMENTOR, tmp_path / 'triangles.pth', *more)
-    iou, accuracy = re.search(r'triangle +\| +([\d.]+) +\| +([\d.]+) ', output).groups()
+    iou, accuracy = re.search(r'^triangle +([\d.]+) +([\d.]+)$', output, re.MULTILINE).groups()
     assert float(iou) > 0
     assert float(accuracy) == 100
 
