@@ -4,6 +4,8 @@ import logging
 import re
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from logging import FileHandler, Logger, LogRecord
 
 from .errors import printable
@@ -59,6 +61,20 @@ def keep_readable(logger: Logger) -> None:
     file = log_file(logger)
     if file is not None:
         logger.info('The environment, the config and the hooks are in %s', file)
+
+
+@contextmanager
+def only_warnings(logger: Logger) -> Iterator[None]:
+    """Drop what is below a warning from a log inside a ``with`` block."""
+
+    def is_warning(record: LogRecord) -> bool:
+        return record.levelno >= logging.WARNING
+
+    logger.addFilter(is_warning)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_warning)
 
 
 def log_file(logger: Logger) -> str | None:
