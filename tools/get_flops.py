@@ -9,8 +9,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clon
 
 from tools import cli
 
-ARCHS = ('n12', 't12', 't24', 's12', 's24', 'm24', 'l24')
-PATCH_SIZES = (8, 16)
+ARCHS = ('n12', 't12', 't24', 's12', 's24', 'm12', 'm24', 'l12', 'l24')
+PATCH_SIZES = (4, 8, 16)
 MEANING = """
 multiply-adds: what the model needs as the paper defines it (table 1 calls them FLOPs), in matrix
 products, including the attention, and convolutions. computed: what xcit_mm needs for the same
