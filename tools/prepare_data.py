@@ -72,8 +72,8 @@ def add_start_arguments(parser: argparse.ArgumentParser, released_on: str, kind:
 def main() -> None:
     args = parse_arguments()
     with cli.imports():
+        from xcit_mm.config.start import find_start
         from xcit_mm.data.datasets.fetch import DATASETS, prepare
-        from xcit_mm.data.importers.start import find_start
         from xcit_mm.data.importers.write_coco import convert, objects
         from xcit_mm.data.importers.write_panoptic import PANOPTIC
     if args.dataset in FORMATS:

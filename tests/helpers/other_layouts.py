@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from xcit_mm.data.importers.start import Start
+from xcit_mm.config.start import Start
 from xcit_mm.data.importers.write_coco import objects
 
 SCRATCH = objects(Start('n12'))  # a config that needs no weights

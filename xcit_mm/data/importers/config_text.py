@@ -10,8 +10,8 @@ from pprint import pformat
 from typing import Any
 
 from ...base.shipped import CONFIGS, IN_CLONE, ROOT
+from ...config.start import Start, schedule
 from .base import absolute
-from .start import Start, schedule
 
 MAX_SCALE = 640  # pixels
 # The first lines, to be formatted with ``head_fields`` and the base.

@@ -11,6 +11,7 @@ from typing import Any
 from ...base.errors import UserError, printable
 from ...base.files import require_writable, write_files
 from ...base.shipped import commands
+from ...config.start import Start
 from ..audit.examples import Examples, missing_classes, refusal
 from .base import IGNORED, SPLITS, ForeignDataset
 from .config_text import (
@@ -23,7 +24,6 @@ from .config_text import (
     start_fields,
 )
 from .contents import Contents, Images, read_contents, require_good
-from .start import Start
 
 HELD_OUT = 10  # every tenth image is for validation if the dataset has no split for it
 MAX_PRINTED = 50  # problems of labels

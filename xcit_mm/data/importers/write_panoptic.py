@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...config.start import Start
 from .coco_panoptic import ForeignPanopticDataset
 from .config_text import HEAD, SCALE, SCHEDULE, head_fields, scale_of, start_fields
 from .contents import Images
-from .start import Start
 from .write_coco import Layout, coco_images, path_below, split_fields
 
 BASE = 'mask2former_panoptic_xcit_n12_16_shapes'

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from ...base.errors import UserError
-from ...config.adapt import AUTO
-from ...network.archs import ARCHS, released_name
-from ...network.weights.cache import download
-from ...network.weights.names import HEAD, architecture, model_state, require_finite
-from ...network.weights.pretrained import require_file
-from ...network.weights.read import read_checkpoint
+from ..base.errors import UserError
+from ..network.archs import ARCHS, released_name
+from ..network.weights.cache import download
+from ..network.weights.names import HEAD, architecture, model_state, require_finite
+from ..network.weights.pretrained import require_file
+from ..network.weights.read import read_checkpoint
+from .adapt import AUTO
 
 SERVER = 'https://dl.fbaipublicfiles.com/xcit/'
 # The released models with heads, by the dataset that they were trained on. All have patch size 16
