@@ -129,7 +129,7 @@ setup(
         'jinja2>=3.1',
         'matplotlib>=3.6',
         'numpy>=1.24',
-        'pillow>=9.4',
+        'pillow>=10.1',
         'psutil>=5.9',
         'pycocotools>=2.0.7',
         'pyyaml>=6.0',

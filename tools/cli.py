@@ -138,7 +138,10 @@ def _tolerant(stream: io.TextIOWrapper | None) -> io.TextIOWrapper | None:
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the tools that run a config."""
-    parser.add_argument('config', help='a file of configs/')
+    parser.add_argument(
+        'config',
+        help='any config of mmdetection or mmsegmentation, such as your own, or one of configs/',
+    )
     parser.add_argument('--work-dir', help='where to write; default: work_dirs/<config>')
     parser.add_argument(
         '--launcher',

@@ -168,7 +168,8 @@ def main() -> None:
     large.add_argument(
         '--vectors',
         choices=('geojson', 'gpkg'),
-        help='the format of objects and polygons, GeoJSON or GeoPackage; default: geojson',
+        help='the format of objects and polygons, GeoJSON or GeoPackage, which needs '
+        '"xcit_mm[large]"; default: geojson',
     )
     large.add_argument(
         '--polygons',
@@ -204,6 +205,13 @@ def main() -> None:
     cli.add_trust_argument(parser)
     args = parser.parse_args()
     checkpoint = args.config if cli.has_weights(args.config) else args.inputs.pop(0)
+    with cli.imports():
+        from xcit_mm.predict.folders import is_input
+    if checkpoint != args.config and is_input(checkpoint):
+        parser.error(
+            f'a checkpoint is missing: {args.config} has no weights, so name their file or URL '
+            f'before {checkpoint}'
+        )
     if not args.inputs:
         parser.error(f'{args.config}: name a checkpoint and inputs')
     is_tiled = args.stream or args.sliced is not None
@@ -216,7 +224,7 @@ def main() -> None:
         parser.error(f'{" and ".join(names)}: only for large images; add --stream or --sliced')
     with cli.imports():
         from xcit_mm.apps.infer.run import LargeOptions, OutputOptions, infer
-    done, problems = infer(
+    done, problems, objects = infer(
         args.config,
         checkpoint,
         args.inputs,
@@ -236,7 +244,11 @@ def main() -> None:
         sys.exit(cli.WRONG_INPUT)
     if os.environ.get('RANK', '0') != '0':  # the first process of torchrun tells the user
         return
-    print(f'images      {done}\noutput      {args.out}')
+    print(f'images      {done}')
+    if objects is not None:
+        hint = '' if objects else f' (none has a score of {args.score_thr}: lower --score-thr)'
+        print(f'objects     {objects}{hint}')
+    print(f'output      {args.out}')
     if problems:
         print(f'{len(problems)} of the inputs could not be predicted, see above')
         sys.exit(PART_FAILED)

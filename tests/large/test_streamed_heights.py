@@ -102,7 +102,7 @@ def test_slices_keep_the_middle_of_what_they_share(model, image):
 
 def test_a_scene_becomes_a_geotiff_of_floats(weights, model, scene, tmp_path):
     large = dict(sliced=96, overlap=32)
-    done, problems = infer(
+    done, problems, _ = infer(
         CONFIG,
         weights,
         [str(scene)],
@@ -129,7 +129,7 @@ def test_an_image_in_memory_becomes_a_tiff_that_gdal_reads(weights, model, image
 
     Image.fromarray(image).save(tmp_path / 'a.png')
     inputs, out = [str(tmp_path / 'a.png')], tmp_path / 'out'
-    done, problems = infer(CONFIG, weights, inputs, out, options=OPTIONS)
+    done, problems, _ = infer(CONFIG, weights, inputs, out, options=OPTIONS)
     assert (done, problems) == (1, [])
     with rasterio.open(out / 'heights/a.tif') as file:
         assert file.dtypes == ('float32',) and np.isnan(file.nodata)

@@ -100,7 +100,7 @@ def test_a_folder_of_tiffs_is_predicted_and_what_does_not_fit_is_named(
     with write_video(source / 'clip.mp4', 8, (SIZE, SIZE)) as add:
         add(array[..., :3])
     weights, large = work_dir / f'iter_{STEPS}.pth', LargeOptions(batch_size=2)
-    done, problems = infer(
+    done, problems, _ = infer(
         CONFIG, weights, [str(source)], tmp_path / 'out', large=large, device='cpu'
     )
     assert done == len(paths) == 2

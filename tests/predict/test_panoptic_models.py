@@ -61,7 +61,7 @@ def test_without_its_panoptic_part_the_model_detects_things(checkpoint, image):
 def test_labels_and_pictures_are_written(checkpoint, image, segments, tmp_path):
     Image.fromarray(image).save(tmp_path / 'a.png')
     out = tmp_path / 'out'
-    number, problems = infer(
+    number, problems, _ = infer(
         PANOPTIC, checkpoint, [str(tmp_path / 'a.png')], str(out), device='cpu', options=OPTIONS
     )
     assert (number, problems) == (1, [])

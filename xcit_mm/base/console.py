@@ -11,13 +11,18 @@ from logging import FileHandler, Logger, LogRecord
 from .errors import printable
 
 PARAMETER_GROUPS = 'The groups of parameters:'
+ADAPTED = 'The changes of the config:'
+STOPPED = 'The run was '
 # The start of long messages: mmengine's about the environment, the config and the hooks, of a
-# hundred lines each, and ours about the groups, of which layer decay makes dozens.
+# hundred lines each, and ours about the groups, of which layer decay makes dozens, and about the
+# changes of a config that was written for mmdet or mmseg.
 LONG = (
     '\n' + '-' * 60 + '\nSystem environment',
     'Config:\n',
     'Hooks will be executed',
     PARAMETER_GROUPS,
+    ADAPTED,
+    STOPPED,  # which the command prints at its end
 )
 # Four lines for each of hundreds of parameters with options, a line for each of a momentum teacher
 # (which no optimizer changes), mmengine's notes on its own code, and its warning about accumulated

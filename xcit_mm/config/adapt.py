@@ -20,9 +20,10 @@ from ..base.shipped import CONFIGS
 from ..network.weights.pretrained import BACKBONES
 from .aligned_maps import align_maps
 from .image_classes import use_folders_as_classes
+from .metainfo import fill_palettes
 from .replacements import log_line, replace_classes
 from .streaming import DATALOADERS, predict_in_dtype, stream_in_dtype, use_stream
-from .tree import class_name, split_datasets, typed_nodes
+from .tree import class_name, typed_nodes
 from .tta import use_tta
 
 # What the configs of xcit_mm inherit; other configs get from it what they lack.
@@ -49,7 +50,7 @@ def adapt(cfg: Config) -> list[str]:
     Edits ``cfg`` and returns sentences for the log. A config of ``configs/`` needs no edit.
     """
     notes = log_line(replace_classes(cfg)) + align_maps(cfg) + _add_runtime(cfg) + use_stream(cfg)
-    notes += _fill_windows(cfg) + _without_palettes(cfg)
+    notes += _fill_windows(cfg) + fill_palettes(cfg)
     return notes + _without_panoptic_quality(cfg) + _adapt_workers(cfg)
 
 
@@ -145,18 +146,6 @@ def _add_runtime(cfg: Config) -> list[str]:
     if 'max_bad_share' not in cfg:
         cfg.max_bad_share = runtime.max_bad_share
         notes.append(f'max_bad_share={cfg.max_bad_share} is added.')
-    return notes
-
-
-def _without_palettes(cfg: Config) -> list[str]:
-    """Replace ``palette=None``, which mmseg refuses, so that mmseg chooses the colors."""
-    notes = []
-    for split in ('train', 'val', 'test') if cfg.get('default_scope') == 'mmseg' else ():
-        for dataset in split_datasets(cfg, split):
-            metainfo = dataset.get('metainfo')
-            if isinstance(metainfo, dict) and metainfo.get('palette', ()) is None:
-                metainfo['palette'] = []
-                notes.append(f'{split} data: metainfo.palette=[], because mmseg refuses None.')
     return notes
 
 

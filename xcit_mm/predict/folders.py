@@ -80,3 +80,12 @@ def _parts_of_slides(folder: Path, files: list[str]) -> set[str]:
                 continue
             parts |= {os.fsdecode(value) for value in PART.findall(text)}
     return parts
+
+
+def is_input(name: str) -> bool:
+    """Return whether a path or URL is that of images or a video, and not of a model."""
+    path = Path(name).expanduser()
+    if not path.is_dir():
+        return name.lower().endswith(IMAGES + VIDEOS)
+    folder = Folder(path, lambda path: False, lambda error: None)
+    return not (path / 'config.json').exists() and next(iter(folder), None) is not None

@@ -17,6 +17,7 @@ from mmengine.registry import DefaultScope
 from PIL import Image
 from torch import nn
 
+from ..base.colors import Color
 from ..base.device import choose_device, choose_dtype
 from ..base.environment import quiet, require_framework
 from ..base.errors import UserError, reason
@@ -34,7 +35,6 @@ from .fusion.fused_copy import FusedCopy
 from .low_memory import free_backbone_maps, segment
 from .results import Detections, Heights, Segmentation
 from .results.class_names import check_names, classes_and_palette, names_classes
-from .results.drawing import Color
 from .same_sizes import groups_of
 from .sources import to_bands, to_rgb
 

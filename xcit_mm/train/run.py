@@ -7,7 +7,7 @@ from typing import Any
 from mmengine.dist import is_main_process
 
 from ..base.files import require_writable_file
-from ..config.adapt import adapt_for_test, adapt_for_training
+from ..config.adapt import adapt, adapt_for_test, adapt_for_training
 from ..config.build_model import config_errors
 from ..config.load import load_config
 from ..config.rules import check
@@ -52,12 +52,13 @@ def train(
     """
     cfg = load_config(config, options, work_dir, launcher)
     with config_errors(cfg):
+        changes = adapt(cfg)
         notes = adapt_for_training(cfg, options, resume, trust_checkpoint, loggers, graphs)
         check(cfg, 'train')
         with run_lock(cfg), read_all_safely(cfg.trust_checkpoint):
             if not (cfg.get('resume') or cfg.get('load_from')):
                 notes += download_pretrained(cfg)
-            build_runner(cfg, notes, 'train').train()
+            build_runner(cfg, notes, 'train', changes).train()
 
 
 def test(
@@ -102,6 +103,7 @@ def test(
     """
     cfg = load_config(config, options, work_dir, launcher)
     with config_errors(cfg):
+        changes = adapt(cfg)
         notes = adapt_for_test(
             cfg, checkpoint, show_dir, errors_dir, trust_checkpoint, tta, dtype, compiled
         )
@@ -109,7 +111,7 @@ def test(
         if out is not None:
             require_writable_file(Path(out))
         with read_all_safely(cfg.trust_checkpoint):
-            runner = build_runner(cfg, notes, 'test')
+            runner = build_runner(cfg, notes, 'test', changes)
             metrics = runner.test()
     if show_dir is not None:
         runner.logger.info('pictures    %s', show_dir)

@@ -1,5 +1,6 @@
 """mmengine's runner with whole checkpoints, and evaluations that name a bad sample."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 from functools import partial
 
@@ -13,9 +14,10 @@ from mmengine.runner import Runner
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ..base.console import keep_readable
+from ..base.console import ADAPTED, keep_readable
 from ..base.files import require_writable
 from ..base.processes import cpu_group, lost_processes_named, require_same
+from ..base.shipped import commands
 from ..config.adapt import AUTO, fit_loaders, use_graphs
 from ..config.rules import SPLITS
 from ..config.streaming import WRAPPER
@@ -28,8 +30,13 @@ from .distributed import connect_run
 
 
 @lost_processes_named()
-def build_runner(cfg: Config, notes: list[str], task: str) -> 'CheckedRunner':
+def build_runner(
+    cfg: Config, notes: list[str], task: str, changes: Sequence[str] = ()
+) -> 'CheckedRunner':
     """Build the runner of a config that is checked for a ``task``, and log how it was adapted.
+
+    The console has the ``notes``, but only the number of the ``changes``, which are the same in any
+    run of the config.
 
     The processes of a launcher are connected, and compare what they are about to do.
     """
@@ -45,6 +52,12 @@ def build_runner(cfg: Config, notes: list[str], task: str) -> 'CheckedRunner':
 
         notes = notes + choose_batch_size(cfg)
     runner = CheckedRunner.from_cfg(cfg)
+    changes = [change for change in changes if change not in notes]  # some are noted by each call
+    if changes:
+        where = commands('tools/config.py CONFIG')
+        about = 'Changes that let the config run with xcit_mm: %d, which %s and the log file list'
+        runner.logger.info(about, len(changes), where)
+        runner.logger.info('\n    '.join([ADAPTED, *changes]))
     for note in notes:
         runner.logger.warning(note)
     return runner

@@ -176,3 +176,38 @@ def test_a_result_that_differs_is_noticed():
     assert predict.difference({'labels': labels}, {'labels': labels} | TOLERANCE) == ''
     problem = predict.difference({'labels': other}, {'labels': labels} | TOLERANCE)
     assert problem == '0.25% of the pixels differ'
+
+
+def drawn(result, image, classes=('a', 'b'), palette=((200, 30, 30), (30, 30, 200))):
+    return np.array(predict.draw(image, result, list(classes), [*map(list, palette)]))
+
+
+def test_texts_lie_within_pictures_and_do_not_hide_a_small_image():
+    gray = np.full((240, 320, 3), 100, np.uint8)
+    boxes = np.float32([[2, 1, 90, 80], [300, 230, 320, 240]])
+    result = objects(boxes=boxes, scores=np.float32([0.9, 0.8]), labels=np.array([1, 0]))
+    result['masks'] = np.zeros((2, 240, 320), bool)
+    picture = drawn(result, gray, ['a long name of a class', 'b'])
+    assert picture.shape == (480, 640, 3)
+    is_red, is_blue = ((picture == color).all(-1) for color in ((200, 30, 30), (30, 30, 200)))
+    assert is_blue[:30, 4:60].sum() > 500  # the text of the first box is moved into the picture
+    rows, columns = np.nonzero(is_red[:460])  # of the text alone
+    assert 20 <= np.ptp(rows) + 1 <= 40 and columns.max() == 639 and columns.min() > 300
+    assert (picture[100:400, 10:170] != 100).any(-1).mean() < 0.5
+
+
+def test_pixels_have_the_colors_of_their_classes():
+    labels = np.repeat([[0, 1]], 480, 0).repeat(300, 1)
+    labels[-1] = 2  # of no class
+    image = np.full((480, 600, 3), 100, np.uint8)
+    for result in ({'labels': labels}, {'panoptic': labels + predict.INSTANCES}):
+        picture = drawn(result, image)
+        assert np.abs(picture[300, [10, 590]] - [[150, 65, 65], [65, 65, 150]]).max() <= 1
+        assert (picture[-1] == 100).all()
+        assert (picture[0, :40] == (200, 30, 30)).all(-1).mean() > 0.5  # the legend
+
+
+def test_results_are_named_after_the_stems_of_images_unless_two_are_equal():
+    names = ['a/cat.jpg', 'dog.png', 'Cat.png', 'x_labels.png', 'x.png', 'y_labels.png']
+    named = predict.names_for([*map(predict.Path, names)])
+    assert named == ['cat.jpg', 'dog', 'Cat.png', 'x_labels.png', 'x', 'y_labels']

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rasterio
 from helpers.file_server import serving
 from helpers.in_process import call_tool
 from helpers.random_weights import DETECTOR, SEGMENTOR
@@ -58,7 +59,7 @@ def run(weights, photos, tmp_path) -> Callable[..., tuple[int, list[str]]]:
     ):
         inputs = [str(photos / name) for name in names or ['']]
         large = LargeOptions(**{'score_thr': 0.3, **large})
-        return infer(config, weights[config], inputs, out, large=large, **options)
+        return infer(config, weights[config], inputs, out, large=large, **options)[:2]
 
     return run
 
@@ -335,6 +336,30 @@ def test_an_image_that_does_not_fit_is_named_and_the_others_of_its_batch_are_pre
     Image.new('RGB', (160, 120)).save(photos / 'below/big.png')
     done, problems = run('below', config=DETECTOR, large=dict(batch_size=2))
     assert done == 1 and 'big.png: 160x120 pixels do not fit into the memory' in problems[0]
+
+
+def test_the_tool_counts_objects_and_says_how_tiff_files_become_rgb(
+    weights, tmp_path, monkeypatch, capfd
+):
+    image = tmp_path / 'scene.tif'
+    with rasterio.open(image, 'w', width=64, height=48, count=5, dtype='uint16') as file:
+        file.write(np.random.default_rng(0).integers(0, 4096, (5, 48, 64), np.uint16))
+    typed = 'infer.py', DETECTOR, weights[DETECTOR], image, '--out', tmp_path / 'out'
+    code, printed, said = call_tool(monkeypatch, capfd, *typed, '--score-thr', 1)
+    assert code == 0 and 'objects     0 (none has a score of 1.0: lower --score-thr)' in printed
+    assert f'{image}: its values from 0 to 65535 are scaled to 0 to 255' in said
+    assert f'{image}: the first 3 of its 5 channels are used' in said
+    _, printed, _ = call_tool(monkeypatch, capfd, *typed, '--score-thr', 0)
+    content = json.loads((tmp_path / 'out/predictions.json').read_text())
+    assert f'objects     {len(content["annotations"])}\n' in printed
+
+
+def test_a_checkpoint_that_is_forgotten_is_missed(photos, tmp_path, monkeypatch, capfd):
+    for inputs in ([photos], [photos / 'a.jpg', photos / 'b.jpg']):
+        typed = 'infer.py', DETECTOR, *inputs, '--out', tmp_path / 'out'
+        code, _, error = call_tool(monkeypatch, capfd, *typed)
+        assert code == 2
+        assert f'{DETECTOR} has no weights, so name their file or URL before {inputs[0]}' in error
 
 
 def test_options_without_effect_are_named(tmp_path, monkeypatch, capfd):

@@ -100,7 +100,7 @@ def test_a_bad_file_is_named(prepare, voc, yolo, name, content, message):
         ('path: .\nnames: [a', r'data\.yaml: ParserError: while parsing a flow sequence'),
         ('names: [a, b, a]', 'not a list of unique texts'),
         ('names: [a]\ntrain: no', r'data\.yaml: train: no does not exist'),
-        ('names: [a]', 'too few images to train on'),
+        ('names: [a]', '4 images or labels cannot be used'),
     ],
 )
 def test_a_bad_yaml_is_one_sentence(yolo, tmp_path, text, message):

@@ -13,6 +13,7 @@ from mmengine.structures import BaseDataElement, InstanceData, PixelData
 
 from xcit_mm import UserError
 from xcit_mm.base import environment
+from xcit_mm.base.colors import distinct_colors
 from xcit_mm.config.load import load_config
 from xcit_mm.config.tree import dataset_class
 from xcit_mm.predict.results import Detections, Segmentation
@@ -20,7 +21,6 @@ from xcit_mm.predict.results.class_names import (
     category_ids,
     check_names,
     classes_and_palette,
-    distinct_colors,
     names_classes,
 )
 from xcit_mm.train.hooks.pictures import PictureHook

@@ -30,7 +30,7 @@ README = """\
 
     pip install {packages}
     python predict.py --check             # compares the result for test.png with the expected one
-    python predict.py IMAGE... --out DIR  # writes JSON files, and the labels of pixels
+    python predict.py IMAGE... --out DIR  # writes pictures, JSON files, and the labels of pixels
 
 - model.onnx takes {channels} pixels (1, 3, height, width), float32 from 0 to 255, of images
   {size}.

@@ -7,12 +7,13 @@ Needs onnxruntime, NumPy and Pillow. ``tools/export.py --folder`` of xcit_mm wri
 import argparse
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from onnxruntime import InferenceSession
-from PIL import Image, ImageOps
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 Result = dict[str, np.ndarray]
 
@@ -21,6 +22,8 @@ TEXTS = ('config', 'precision', 'channels')  # metadata that is not JSON
 INSTANCES = 1000  # a panoptic value is the class plus this times the number of the object
 WEIGHT = np.float32(2048)  # OpenCV's unit of the weights of pixels
 BLOCK = 2**22  # values that are interpolated at a time
+TEXT_SIZE, SMALLEST_TEXT = 0.035, 12  # relative to the shorter side of a picture; in pixels
+MIN_SIDE = 480  # pixels of a picture: a smaller image is enlarged, or labels would hide it
 
 
 class Model:
@@ -209,6 +212,82 @@ def save(result: Result, classes: list[str], path: Path) -> None:
     path.with_name(f'{path.name}.json').write_text(json.dumps(content) + '\n', encoding='utf-8')
 
 
+def draw(
+    image: np.ndarray, result: Result, classes: list[str], palette: list[list[int]]
+) -> Image.Image:
+    """Return a picture of a result over its image, with the names of the classes.
+
+    Objects have boxes, masks and scores. A legend names the classes of pixels with their shares.
+    """
+    painted, counts = image.copy(), Counter()
+    if 'scores' in result:
+        pairs = [*zip(result.get('masks', ()), result['labels'].tolist(), strict=False)]
+    else:
+        labels = result.get('panoptic', result.get('labels')) % INSTANCES
+        pairs = [(labels == i, i) for i in range(len(classes))]
+        counts.update({label: int(mask.sum()) for mask, label in pairs})
+    for mask, label in reversed(pairs):
+        painted[mask] = palette[label]
+    picture = Image.blend(Image.fromarray(image), Image.fromarray(painted), 0.5)
+    factor = max(1, -(-MIN_SIDE // min(picture.size)))
+    picture = picture.resize([side * factor for side in picture.size])
+    shorter = min(picture.size)
+    size = max(SMALLEST_TEXT, round(TEXT_SIZE * shorter))
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(size)
+    names = ('boxes', 'scores', 'labels')
+    objects = zip(*(result[k].tolist() for k in names), strict=True) if 'scores' in result else ()
+    for box, score, label in reversed([*objects]):
+        left, top, right, bottom = (round(factor * value) for value in box)
+        color = tuple(palette[label])
+        right, bottom = max(left, right), max(top, bottom)
+        draw.rectangle((left, top, right, bottom), outline=color, width=max(2, shorter // 240))
+        write(draw, (left, top), f'{classes[label]} {score:.2f}', color, font)
+    place = 0
+    for label, count in counts.most_common():
+        if count:
+            text = f'{classes[label]} {count / labels.size:.1%}'
+            place = write(draw, (0, place), text, tuple(palette[label]), font, is_below=True)
+    return picture
+
+
+def write(
+    draw: ImageDraw.ImageDraw,
+    place: tuple[int, int],
+    text: str,
+    color: tuple[int, ...],
+    font: ImageFont.FreeTypeFont,
+    is_below: bool = False,
+) -> int:
+    """Write a text on its color above a place, or below it, within the picture.
+
+    Returns:
+        Where the next text below it starts.
+    """
+    gap, height = font.size // 3, round(1.4 * font.size)
+    width = round(font.getlength(text)) + 2 * gap
+    left = max(0, min(place[0], draw.im.size[0] - width))
+    top = place[1] if is_below else place[1] - height
+    top = max(0, min(top, draw.im.size[1] - height))
+    draw.rectangle((left, top, left + width - 1, top + height - 1), fill=color)
+    fill = 'black' if np.dot((0.299, 0.587, 0.114), color) > 140 else 'white'  # by luminance
+    draw.text((left + gap, top + height // 2), text, fill, font, 'lm')
+    return top + height
+
+
+def names_for(images: list[Path]) -> list[str]:
+    """Return the names of the results: the stems of images, or their names if stems are equal.
+
+    The labels of an image may have the name of another one with the stem ``..._labels``, which
+    then has its whole name, too.
+    """
+    stems = Counter(image.stem.casefold() for image in images)
+    taken = {f'{stem}_labels' for stem in stems}
+    return [
+        image.name if stems[stem := image.stem.casefold()] > 1 or stem in taken else image.stem
+        for image in images
+    ]
+
+
 def run_lengths(mask: np.ndarray) -> dict[str, list[int]]:
     """Return a mask as COCO's uncompressed run lengths, which start with those of 0."""
     flat = mask.ravel(order='F')
@@ -276,17 +355,24 @@ def main() -> int:
     images = [image for path in args.images for image in images_of(path)]
     if len({path.name for path in images}) < len(images):
         parser.error('two images have the same name, but their results go into one folder')
+    names, inputs = names_for(images), {path.resolve() for path in images}
+    ends = ('.png', '_labels.png')
+    if any((args.out / f'{name}{end}').resolve() in inputs for name in names for end in ends):
+        parser.error(f'pictures in {args.out} would replace images: name another folder with --out')
     args.out.mkdir(parents=True, exist_ok=True)
+    classes, palette = model.metadata['classes'], model.metadata['palette']
     code = 0
-    for path in images:
+    for path, name in zip(images, names, strict=True):
         try:
-            result = model.predict(read_image(path), args.score_thr)
+            image = read_image(path)
+            result = model.predict(image, args.score_thr)
         except Exception as error:  # of Pillow, or of the model for a size that it does not take
             print(f'{path}: {error}', file=sys.stderr)
             code = 2
             continue
-        save(result, model.metadata['classes'], args.out / path.name)
-        print(f'{path}: {args.out / path.name}.json')
+        save(result, classes, args.out / name)
+        draw(image, result, classes, palette).save(args.out / f'{name}.png')
+        print(f'{path}: {args.out / name}.png, {name}.json')
     return code
 
 

@@ -1,13 +1,13 @@
 """Predictions for the inputs of a command line, whole or tile by tile."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...base.device import dtype_name
 from ...base.errors import UserError, printable
@@ -15,15 +15,31 @@ from ...base.processes import connected
 from ...predict.large.large_options import LargeOptions
 from ...predict.large.output_options import DEFAULT_OUTPUT, OutputOptions
 from ...predict.large.predict_large import check_options
-from ...predict.model import load_model
+from ...predict.model import Model, load_model
 from ...predict.results import SCORE_THR
 from ...predict.sources import find_inputs, mosaic_name
 from ...predict.write.written import Output, is_output, only_writer, require_kept
 from .tiled import predict_tiled, share_tiles, too_large
-from .whole import lost_places, predict_whole
+from .whole import changed_values, lost_places, predict_whole
 
 DEFAULT = LargeOptions(score_thr=SCORE_THR)
 WHOLE = 'score_thr', 'batch_size'  # of all images
+LOOKED_AT = 20  # images that are opened before the first prediction
+
+
+class Inferred(NamedTuple):
+    """What a call has predicted.
+
+    Attributes:
+        images: The number of images and frames.
+        problems: A sentence on each of those that could not be predicted.
+        objects: The number of objects; None for a model without objects, and in the processes that
+            do not write.
+    """
+
+    images: int
+    problems: list[str]
+    objects: int | None
 
 
 def infer(
@@ -36,7 +52,7 @@ def infer(
     written: OutputOptions = DEFAULT_OUTPUT,
     mosaic: bool = False,
     **loading: Any,
-) -> tuple[int, list[str]]:
+) -> Inferred:
     """Predict images and videos, and write the predictions and pictures of them to a folder.
 
     Args:
@@ -52,8 +68,7 @@ def infer(
         loading: Further arguments of :func:`xcit_mm.load_model`.
 
     Returns:
-        The number of images and frames that were predicted, and a sentence on each of the others,
-        which are also named on the console.
+        What was predicted. Images that were not are also named on the console.
 
     Raises:
         UserError: If nothing can be predicted.
@@ -72,10 +87,11 @@ def infer(
             check_options(model, large)
             written.require_packages()
         if (number := share_tiles(model, tiled, out, large)) is not None:
-            return number, []
+            return Inferred(number, [], None)
         whole = {name: source for name, source in sources.items() if name not in tiled}
         dtype = dtype_name(model.streamed_dtype if stream else model.dtype)
-        _announce(dtype, loading.get('compiled', False), [*notes, *problems], whole)
+        notes = [*notes, *problems, *_remarks(model, whole.values())]
+        _announce(dtype, loading.get('compiled', False), notes)
         info = dict(config=str(config), checkpoint=str(checkpoint), dtype=dtype)
         options = _chosen(large) | _chosen(written) | (dict(mosaic=True) if mosaic else {})
         output = Output(out, model, info | (dict(options=options) if options else {}), written)
@@ -86,14 +102,22 @@ def infer(
                 parts.append(predict_whole(model, whole, output, batch_size, large.score_thr))
             if tiled:
                 parts.append(predict_tiled(model, tiled, output, out, large))
-    return sum(done for done, _ in parts), [problem for _, part in parts for problem in part]
+    done, problems = sum(done for done, _ in parts), [p for _, part in parts for p in part]
+    return Inferred(done, problems, output.num_objects)
 
 
-def _announce(dtype: str, compiled: bool, notes: Iterable[str], whole: Mapping[str, str]) -> None:
+def _remarks(model: Model, images: Collection[str]) -> Iterator[str]:
+    """Yield what the predictions of whole images lose: of the first image each."""
+    yield from islice(lost_places(images), 1)
+    if model.bands is None:
+        first = islice(images, LOOKED_AT)
+        yield from next(filter(None, map(changed_values, first)), [])
+
+
+def _announce(dtype: str, compiled: bool, notes: Iterable[str]) -> None:
     """Say what a user should know before the first image."""
     wait = ' torch.compile takes a minute or two at the first image.' if compiled else ''
-    sentences = [*notes, *islice(lost_places(whole.values()), 1)]
-    lines = [f'The model computes in {dtype}.{wait}', *map(printable, sentences)]
+    lines = [f'The model computes in {dtype}.{wait}', *map(printable, notes)]
     print(*lines, sep='\n', file=sys.stderr, flush=True)
 
 

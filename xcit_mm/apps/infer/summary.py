@@ -31,11 +31,11 @@ def summary(prediction: LargePrediction) -> str:
         counts = [(prediction.labels == i).sum() for i in range(len(prediction.classes))]
         order = sorted(range(len(counts)), key=lambda i: -counts[i])
         names = [f'{counts[i]} {prediction.classes[i]}' for i in order if counts[i]]
-        number = f'{len(prediction)} objects'
+        number = '1 object' if len(prediction) == 1 else f'{len(prediction)} objects'
     else:
         shares = prediction.shares()
         names = [f'{prediction.classes[i]} {share:.1%}' for i, share in shares.items()]
-        number = f'{len(names)} classes'
+        number = '1 class' if len(names) == 1 else f'{len(names)} classes'
     listed = ', '.join(names[:MOST]) + (', ...' if len(names) > MOST else '')
     return f'{number}: {listed}' if names else number
 
@@ -54,4 +54,5 @@ def print_summary(scenes: Sequence[Predicted], problems: int) -> None:
     console.print(table)
     failed = f'; {problems} could not be predicted' if problems else ''
     number = '1 scene' if len(scenes) == 1 else f'{len(scenes)} scenes'
-    console.print(f'{number} in {sum(s.seconds for s in scenes):.0f} seconds{failed}')
+    seconds = f'{sum(scene.seconds for scene in scenes):.0f}'
+    console.print(f'{number} in {seconds} second{"s" * (seconds != "1")}{failed}')

@@ -6,16 +6,19 @@ from functools import partial
 from pathlib import Path
 
 from ...base.errors import MissingOperatorError, UserError, is_out_of_memory, reason
-from ...base.files import is_disk_full
+from ...base.files import is_disk_full, read_regular
 from ...base.http import is_url
 from ...base.progress import ImageProgress
 from ...base.threads import BackgroundWriter, prefetch
 from ...data.tiff.places import NOWHERE, incomplete, place_of_file
+from ...data.tiff.tiff_bands import color_bands, opened_tiff
+from ...data.transforms.decode import rgb_notes
 from ...predict.model import Model, Prediction
 from ...predict.results import Detections
 from ...predict.sources import MAX_PIXELS, Frame, batches, read_frames
 from ...predict.write.written import Output
 
+TIFF_SUFFIXES = '.tif', '.tiff'
 WITHOUT_PLACE = (
     '{} has a place on a map, which the predictions lose: add --stream to keep it (or --sliced)'
 )
@@ -54,6 +57,19 @@ def lost_places(images: Iterable[str]) -> Iterator[str]:
             if place.transform is not None:
                 yield WITHOUT_PLACE.format(image)
             yield from incomplete(image, place)
+
+
+def changed_values(image: str) -> list[str]:
+    """Return a sentence on each change by which a TIFF file becomes RGB of 8 bits."""
+    path = Path(image)
+    if is_url(image) or path.suffix.lower() not in TIFF_SUFFIXES:
+        return []
+    try:
+        with opened_tiff(read_regular(path)) as (file, tags):
+            bands = color_bands(image, file, tags)
+            return rgb_notes(image, bands.channels, bands.max_value)
+    except (OSError, UserError):  # reported when the image is predicted
+        return []
 
 
 def _prepared(model: Model, frames: Iterable[Frame]) -> Iterator[Frame]:

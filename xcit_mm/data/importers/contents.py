@@ -48,7 +48,8 @@ def read_contents(dataset: ForeignDataset) -> Contents:
     dataset.leave_out('Images without a label or not listed', images_beside(dataset.labels))
     contents = Contents(problems=Problems(dataset.problems), remarks=dataset.remarks)
     images = dict.fromkeys(image for images in dataset.splits.values() for image in images)
-    for image in track(images, 'Reading', console=Console(stderr=True)):
+    console = Console(stderr=True, quiet=not images)  # no empty bar
+    for image in track(images, 'Reading', console=console):
         file, objects, problems = dataset.labels[image], [], Problems()
         with problems.noted(file):
             labels, annotated = dataset.read_labels(image)

@@ -28,8 +28,8 @@ EMPTY = (None, '', '~', 'null')  # values in YAML that is read as text
 class YoloDataset(ForeignDataset):
     """A folder with a data.yaml, the YAML file itself, or a folder with a classes.txt.
 
-    With a classes.txt, the splits are the folders images/train, images/val and images/test, or else
-    all images of the folder.
+    With a classes.txt, or a data.yaml that names only the classes, the splits are the folders
+    images/train, images/val and images/test, or else all images of the folder.
     """
 
     def __init__(self, source: str | Path) -> None:
@@ -51,6 +51,7 @@ class YoloDataset(ForeignDataset):
             with base.named(file):  # names such as yes and 2 are texts
                 content = yaml.load(read_regular(file), Loader=yaml.BaseLoader)
                 names, places = content['names'], self._listed_places(content)
+            places = places if any(places.values()) else self._named_folders()
             if isinstance(names, dict):
                 names = [names.get(str(number)) for number in range(len(names))]
         self.classes = base.check_names(names, file)

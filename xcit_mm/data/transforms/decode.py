@@ -52,6 +52,7 @@ OPENERS = {
 }
 EXIF_ORIENTATION = 0x0112
 GIF = b'GIF8'
+MAX_8_BITS = 255
 # OpenCV's decoding at a fraction of both sides, in which JPEG skips computing.
 REDUCED = {
     2: cv2.IMREAD_REDUCED_COLOR_2,
@@ -337,6 +338,19 @@ def not_rgb(channels: int, dtype: np.dtype) -> str | None:
             'the values that become 0 and 255 with --stream --range LOW,HIGH'
         )
     return None
+
+
+def rgb_notes(name: str, channels: int, max_value: int) -> list[str]:
+    """Return a sentence on each change by which an image with a name becomes RGB of 8 bits."""
+    notes = []
+    if max_value != MAX_8_BITS:
+        notes.append(
+            f'{name}: its values from 0 to {max_value} are scaled to 0 to {MAX_8_BITS}, the range '
+            'of the training images; --stream --range LOW,HIGH scales other values'
+        )
+    if channels > 3:
+        notes.append(f'{name}: the first 3 of its {channels} channels are used')
+    return notes
 
 
 def to_rgb_8_bits(image: np.ndarray, max_value: int) -> np.ndarray:

@@ -7,10 +7,8 @@ import numpy as np
 
 from ...base.errors import UserError
 from ...base.geometry import Window, shifted
-from ...data.transforms.decode import not_rgb, to_rgb_8_bits
+from ...data.transforms.decode import MAX_8_BITS, not_rgb, rgb_notes, to_rgb_8_bits
 from .image_source import ImageSource
-
-MAX_8_BITS = 255
 
 
 class ImageView(ImageSource):
@@ -71,17 +69,10 @@ class RGBImage(ImageView):
     def __init__(self, source: ImageSource) -> None:
         height, width, channels = source.shape
         super().__init__(source, shape=(height, width, 3), dtype=np.dtype(np.uint8))
-        self.channels, self.max_value, self.notes = 3, MAX_8_BITS, []
+        self.channels, self.max_value = 3, MAX_8_BITS
         if problem := not_rgb(channels, source.dtype):
             raise UserError(f'{source.name} {problem}')
-        if source.max_value != MAX_8_BITS:
-            self.notes.append(
-                f'{source.name}: its values from 0 to {source.max_value} are scaled to 0 to '
-                f'{MAX_8_BITS}, the range of the training images; --range LOW,HIGH scales other '
-                'values'
-            )
-        if channels > 3:
-            self.notes.append(f'{source.name}: the first 3 of its {channels} channels are used')
+        self.notes = rgb_notes(source.name, channels, source.max_value)
 
     def _read(self, window: Window) -> np.ndarray:
         return to_rgb_8_bits(self.source.read(window), self.source.max_value)

@@ -1,20 +1,17 @@
 """Names, colors and category numbers of a model's classes."""
 
-import colorsys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from mmengine.config import Config
 from torch import nn
 
+from ...base.colors import Color, class_colors, is_palette
 from ...base.errors import UserError, one_line
-from ...config.tree import dataset_class, leaf_datasets
+from ...config.metainfo import metainfo_of
+from ...config.tree import leaf_datasets
 from ...network.weights.names import meta_of
-from .drawing import Color
 
-GOLDEN_RATIO = 0.618033988749895  # steps of it on the circle of hues stay far from each other
 MAX_NAME_LENGTH = 100  # characters of a class name, which may come from a checkpoint
 COCO = (80, 'person', 'toothbrush')  # the number of classes, the first and the last
 UNUSED_COCO_IDS = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
@@ -27,6 +24,8 @@ def classes_and_palette(
 
     The names come from ``metainfo`` of the config's test dataset, else from the checkpoint, else
     from the class of the dataset. The data is not read. Without any names, classes are numbered.
+    Where the first of these has names and no colors, the colors are those of the next one with
+    equal names, else distinct ones.
     """
     num_classes = _num_classes(cfg, model)
     of_dataset, are_own = _of_config(cfg)
@@ -41,8 +40,10 @@ def classes_and_palette(
             f'({one_line(", ".join(names))}): set metainfo.classes of the test dataset'
         )
     names = info.get('classes') or [f'class {i}' for i in range(num_classes)]
+    same = [i.get('palette') for i in named if [*i['classes']] == [*names]]
+    palette = next((palette for palette in same if is_palette(palette, num_classes)), None)
     names = tuple(one_line(name, MAX_NAME_LENGTH) for name in names)
-    return names, valid_palette(info.get('palette'), num_classes)
+    return names, class_colors(palette, num_classes)
 
 
 def names_classes(cfg: Config) -> bool:
@@ -82,23 +83,6 @@ def check_names(cfg: Config, checkpoint: Any, path: str, *, predicts: bool) -> s
     return f'{sentence[0].upper()}{sentence[1:]}.'
 
 
-def valid_palette(palette: Any, num_classes: int) -> tuple[Color, ...]:
-    """Return the palette of a dataset or checkpoint, or distinct colors if it is invalid."""
-    try:
-        colors = np.array(palette, float)
-    except (TypeError, ValueError, RuntimeError):
-        colors = np.empty(0)
-    if colors.shape == (num_classes, 3) and ((colors >= 0) & (colors < 256)).all():
-        return tuple(map(tuple, colors.astype(int).tolist()))
-    return distinct_colors(num_classes)
-
-
-def distinct_colors(number: int) -> tuple[Color, ...]:
-    """Return colors that can be told apart, the first ones best; always the same."""
-    colors = (colorsys.hsv_to_rgb(i * GOLDEN_RATIO % 1, 0.8, 0.9) for i in range(number))
-    return tuple(tuple(round(255 * value) for value in color) for color in colors)
-
-
 def category_ids(classes: tuple[str, ...]) -> list[int]:
     """Return numbers for an annotation file: COCO's for its 80 classes, else 1, 2, ..."""
     if (len(classes), classes[0], classes[-1]) == COCO:
@@ -123,13 +107,8 @@ def _num_classes(cfg: Config, model: nn.Module) -> int:
 def _of_config(cfg: Config) -> tuple[Mapping, bool]:
     """Return ``metainfo`` of the test dataset, and whether the config itself names the classes."""
     dataset = next(leaf_datasets(cfg.test_dataloader.dataset))
-    in_config = dataset.get('metainfo') or {}
-    defaults = getattr(dataset_class(dataset, cfg.default_scope), 'METAINFO', {})
-    info = {**defaults, **in_config}
-    names = info.get('classes')
-    if isinstance(names, str) and Path(names).is_file():  # one class a line, as in mmengine
-        info['classes'] = Path(names).read_text(encoding='utf-8').splitlines()
-    return info, bool(in_config.get('classes'))
+    are_own = bool((dataset.get('metainfo') or {}).get('classes'))
+    return metainfo_of(dataset, cfg.default_scope), are_own
 
 
 def _of_checkpoint(checkpoint: Any) -> Mapping:

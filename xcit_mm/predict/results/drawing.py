@@ -9,9 +9,8 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw
 
+from ...base.colors import Color
 from ...base.fonts import Writer
-
-Color = tuple[int, int, int]  # red, green, blue, 0..255
 
 MIN_SIDE = 320  # pixels; labels hide the objects of a smaller picture
 MAX_SIDE = 4096  # pixels of a picture that was enlarged

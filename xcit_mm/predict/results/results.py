@@ -9,11 +9,12 @@ import numpy as np
 import shapely
 from mmengine.structures import InstanceData
 
+from ...base.colors import Color, class_colors
 from ...base.environment import require
 from ...data.transforms.decode import rgb_of
 from ...large.labels.outlines import outlines_of_masks
-from .class_names import category_ids, valid_palette
-from .drawing import Color, draw_objects, topmost_masks
+from .class_names import category_ids
+from .drawing import draw_objects, topmost_masks
 from .run_lengths import run_lengths
 from .short_texts import few_names, size_text
 from .supervision_detections import labels_of, to_supervision
@@ -110,7 +111,7 @@ class Detections:
         scores = detections.confidence
         scores = np.ones(len(labels), np.float32) if scores is None else scores
         order = np.argsort(-scores, kind='stable')
-        masks, colors = detections.mask, valid_palette(palette, len(classes))
+        masks, colors = detections.mask, class_colors(palette, len(classes))
         masks = None if masks is None else np.asarray(masks).astype(bool, copy=False)
         objects = Detections(image, detections.xyxy, scores, labels, masks, tuple(classes), colors)
         return objects[order]

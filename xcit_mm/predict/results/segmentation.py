@@ -8,11 +8,11 @@ import cv2
 import numpy as np
 from mmengine.structures import PixelData
 
+from ...base.colors import Color, class_colors
 from ...base.environment import require
 from ...data.transforms.decode import rgb_of
 from ...large.labels.outlines import outlines_by_label, outlines_of
-from .class_names import valid_palette
-from .drawing import Color, draw_regions, topmost_masks
+from .drawing import draw_regions, topmost_masks
 from .short_texts import few_names, size_text
 from .supervision_detections import labels_of, to_supervision
 
@@ -79,7 +79,7 @@ class Segmentation:
         values = np.array([no_class, *labels], _dtype_with_no_class(classes))
         if segments is not None:
             segments = np.array([no_class, *segments], np.int32)[topmost]
-        colors = valid_palette(palette, len(classes))
+        colors = class_colors(palette, len(classes))
         return Segmentation(image, values[topmost], tuple(classes), colors, segments)
 
     def __repr__(self) -> str:

@@ -144,6 +144,11 @@ class Output:
             content = dict(classes=[dict(label=i, name=n, colour=c) for i, (n, c) in labels])
         self._content = dict(info=info, images=self._images, **content)
 
+    @property
+    def num_objects(self) -> int | None:
+        """The number of objects of the images so far, or None for a model without objects."""
+        return len(self._annotations) if 'annotations' in self._content else None
+
     def __enter__(self) -> 'Output':
         return self
 

@@ -15,6 +15,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from ...base.console import STOPPED
 from ...base.errors import Interrupted
 from ...base.processes import cpu_group
 from ..checkpoints.checkpoint_hook import WholeCheckpointHook
@@ -89,7 +90,7 @@ class InterruptHook(Hook):
     def _stop(self, runner: Runner, signum: int, place: str) -> NoReturn:
         self.after_train(runner)
         interrupted = Interrupted(signum, place)
-        runner.logger.info(f'The run was {interrupted}')
+        runner.logger.info(f'{STOPPED}{interrupted}')
         raise interrupted
 
     def _is_saved(self, runner: Runner) -> bool:

@@ -11,10 +11,10 @@ from mmengine.runner.base_loop import BaseLoop
 from mmengine.structures import BaseDataElement, PixelData
 from PIL import Image
 
+from ...base.colors import Color, class_colors
 from ...data.transforms.decode import BadImageError, image_loader
 from ...predict.results import Detections, Heights, Segmentation
-from ...predict.results.class_names import valid_palette
-from ...predict.results.drawing import Color, draw_objects, topmost_masks
+from ...predict.results.drawing import draw_objects, topmost_masks
 from ...predict.results.heights import limits_of
 from ...predict.results.segmentation import INSTANCE_OFFSET
 
@@ -25,7 +25,7 @@ SCORE_THR = 0.5  # detections with a lower score are not drawn
 def draw_samples(loop: BaseLoop, samples: Sequence[BaseDataElement], folder: Path) -> None:
     """Draw the samples of a batch, in the first process only."""
     info = loop.dataloader.dataset.metainfo
-    names = info['classes'], valid_palette(info.get('palette'), len(info['classes']))
+    names = info['classes'], class_colors(info.get('palette'), len(info['classes']))
     loader = image_loader(loop.dataloader.dataset)
     for sample in samples if is_main_process() else ():
         if 'scene' in sample:  # a large image, which is read by windows

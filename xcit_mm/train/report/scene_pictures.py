@@ -6,11 +6,12 @@ import cv2
 import numpy as np
 from mmengine.structures import BaseDataElement, InstanceData
 
+from ...base.colors import Color
 from ...large.files.overview import overview
 from ...large.tokens.workspace import Workspace
 from ...predict.large.large_predictions import MAX_TEXTS, LargeDetections
 from ...predict.results import Segmentation
-from ...predict.results.drawing import Color, draw_objects
+from ...predict.results.drawing import draw_objects
 
 SIDE = 1024  # pixels of the longer side
 LEGEND_ROWS = 2

@@ -1,0 +1,52 @@
+"""The names and colors of the classes of a dataset, as its config has them."""
+
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+
+from ..base.colors import class_colors, is_palette
+from .tree import dataset_class, split_datasets
+
+
+def metainfo_of(dataset: dict, scope: str) -> dict[str, Any]:
+    """Return the ``metainfo`` with which a dataset of a config is built.
+
+    It is that of the config, else that of the class of the dataset, which also has the colors of
+    those of its classes that the config names. ``palette`` is None if no color is known.
+    """
+    own = dataset.get('metainfo') or {}
+    defaults = getattr(dataset_class(dataset, scope), 'METAINFO', {})
+    info = {**defaults, **own}
+    names = info.get('classes')
+    if isinstance(names, str) and Path(names).is_file():  # one class a line, as in mmengine
+        info['classes'] = names = Path(names).read_text(encoding='utf-8').splitlines()
+    if not isinstance(names, (list, tuple)):
+        return info
+    known = dict(zip(defaults.get('classes', ()), defaults.get('palette') or (), strict=False))
+    of_names = [known.get(name) for name in names]
+    palettes = (info.get('palette'), of_names)
+    info['palette'] = next((p for p in palettes if is_palette(p, len(names))), None)
+    return info
+
+
+def fill_palettes(cfg: Config) -> list[str]:
+    """Write the colors of classes that a config names without their colors.
+
+    Otherwise mmseg would draw them by lot and mmdet keep those of other classes, so that the
+    pictures of a training and those of its model would differ. Edits ``cfg`` and returns a sentence
+    for the log.
+    """
+    scope, filled = cfg.get('default_scope'), []
+    for split in ('train', 'val', 'test'):
+        for dataset in split_datasets(cfg, split):
+            metainfo = dataset.get('metainfo')
+            if not isinstance(metainfo, dict) or metainfo.get('palette'):
+                continue
+            info = metainfo_of(dataset, scope)
+            names, palette = info.get('classes'), info.get('palette')
+            if isinstance(names, (list, tuple)) and (palette or scope == 'mmseg'):
+                metainfo['palette'] = [*map(list, class_colors(palette, len(names)))]
+                filled.append(split)
+    splits = ', '.join(dict.fromkeys(filled))
+    return [f'{splits} data: metainfo.palette has the colors of all pictures.'] if filled else []
