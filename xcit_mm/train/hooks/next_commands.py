@@ -20,8 +20,7 @@ def next_commands(runner: Runner, checkpoint: str) -> list[str]:
     if runner.cfg.get('default_scope') not in FRAMEWORKS or not config.is_file():
         return []
     model = f'{_typed(config)} {_typed(checkpoint)}'
-    loader = runner.val_dataloader
-    images = _folder_of(loader.dataset) if hasattr(loader, 'dataset') else None
+    images = None if runner.val_loop is None else _folder_of(runner.val_dataloader.dataset)
     lines = [f'tools/test.py {model}'] if runner.cfg.get('test_dataloader') else []
     if runner.cfg.get('stream') is not None:
         lines.append(f'tools/infer.py {model} IMAGES --stream --out predicted')
