@@ -182,7 +182,7 @@ def test_yolo_without_a_yaml_has_a_list_of_classes_and_folders(yolo, tmp_path):
 
 def test_yolo_whose_yaml_names_only_classes_has_the_folders_of_images(yolo, tmp_path):
     (yolo / 'data.yaml').write_text('names: [red apple, pear]\n')
-    convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
+    convert(YoloDataset(yolo), tmp_path / 'out', SCRATCH)
     counts = [len(read(tmp_path / 'out', split)['images']) for split in ('train', 'val')]
     assert counts == [len([*yolo.glob(f'images/{split}/*')]) for split in ('train', 'val')]
 
@@ -191,7 +191,7 @@ def test_a_folder_without_images_shows_no_empty_bar(yolo, tmp_path, capfd):
     for file in yolo.glob('images/*/*'):
         file.unlink()
     with pytest.raises(UserError, match='too few images'):
-        convert(YoloDataset(yolo / 'data.yaml'), tmp_path / 'out', BASE, OBJECTS)
+        convert(YoloDataset(yolo / 'data.yaml'), tmp_path / 'out', SCRATCH)
     assert 'Reading' not in ''.join(capfd.readouterr())
 
 

@@ -74,7 +74,13 @@ class CheckpointedRunner(Runner):
 
     @master_only
     def save_checkpoint(self, out_dir: str, filename: str, *args, **kwargs) -> None:
-        """Write a checkpoint, whole or not at all (see mmengine's ``Runner.save_checkpoint``)."""
+        """Write a checkpoint, whole or not at all (see mmengine's ``Runner.save_checkpoint``).
+
+        The best checkpoint, which mmengine writes without the state of the training, can be resumed
+        as well, except between two batches whose gradients are accumulated.
+        """
+        if filename.startswith('best_') and self.optim_wrapper.should_update():
+            kwargs |= dict(save_optimizer=True, save_param_scheduler=True)
         if '://' in out_dir:  # an object store, where a file is always whole
             super().save_checkpoint(out_dir, filename, *args, **kwargs)
             return
