@@ -4,16 +4,21 @@ import os
 import re
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 import torch
 from helpers.resumed_runs import hooks, interrupted, names, resumed
 from helpers.runs import Running, steps
+from helpers.small_xcit import small_xcit
 from helpers.toy import Toy, toy_runner
 from mmengine.registry import MODELS
+from torch import nn
 
 from xcit_mm import UserError
 from xcit_mm.base.run_files import require_checkpoints
+from xcit_mm.network.weights.names import architecture
+from xcit_mm.train.checkpoints.checkpoint_hook import WholeCheckpointHook
 from xcit_mm.train.checkpoints.newest import newest_checkpoint
 from xcit_mm.train.runner import CheckedRunner
 
@@ -198,3 +203,14 @@ def test_checkpoints_of_an_earlier_run_in_an_out_dir_stay(tmp_path):
     options = {f'default_hooks.checkpoint.{name}': value for name, value in options.items()}
     toy_runner(tmp_path / 'work', steps=6, **options).train()
     assert sorted(path.name for path in out_dir.iterdir()) == ['iter_1.pth', 'iter_6.pth']
+
+
+def test_a_checkpoint_says_whether_patches_have_4_or_16_pixels():
+    checkpoint = dict(meta={})
+    model = nn.Module()
+    model.backbone = small_xcit(4)
+    runner = SimpleNamespace(model=model)
+    WholeCheckpointHook(interval=1).before_save_checkpoint(runner, checkpoint)
+    state = model.state_dict()
+    assert architecture(state, 'iter_1.pth', checkpoint).patch_size == 4
+    assert architecture(state, 'iter_1.pth').patch_size == 16

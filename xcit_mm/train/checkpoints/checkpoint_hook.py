@@ -11,6 +11,9 @@ from mmengine.runner import Runner
 
 from ...base.files import remove_unfinished, write_whole
 from ...base.run_files import POINTER
+from ...network.weights.names import PATCH_SIZE
+from ...network.xcit import XCiT
+from ..distributed import unwrapped
 
 UNSCHEDULED = 'iter_{}.pth'  # the name of a checkpoint that the config does not schedule
 
@@ -74,6 +77,12 @@ class WholeCheckpointHook(CheckpointHook):
         if self.written != done:
             name = UNSCHEDULED.format(done)
             self._write(runner, name, dict(epoch=runner.epoch, iter=done))
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        """Add the patch size of the backbone: the weights of an XCiT do not tell 4 from 16."""
+        backbone = getattr(unwrapped(runner.model), 'backbone', None)
+        if isinstance(backbone, XCiT):
+            checkpoint['meta'][PATCH_SIZE] = backbone.patch_size
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
         self._write(runner, self.filename_tmpl.format(step), meta)
