@@ -43,6 +43,11 @@ def test_classifiers_have_the_flops_of_the_paper(arch):
         assert count.computed < count.multiply_adds
 
 
+def test_a_classifier_that_timm_does_not_have_is_a_sentence():
+    with pytest.raises(UserError, match='timm has no XCiT-M12/16: count the backbone'):
+        flops.count_classifier('m12', 16, (224, 224))
+
+
 @pytest.mark.parametrize('arch, side', [('n12', 224), ('s12', 1024)])
 def test_the_products_of_a_backbone_are_counted(arch, side):
     """Paper, section 3.2: 4 N C^2 + 2 N C d; in the Gram form 2 N C^2 + ..."""

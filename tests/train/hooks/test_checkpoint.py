@@ -6,17 +6,22 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from helpers.evaluated_runs import evaluated_run
 from helpers.resumed_runs import assert_same_run, hooks, interrupted, names, resumed
 from helpers.runs import Running, steps
+from helpers.small_xcit import small_xcit
 from helpers.toy import Toy, toy_runner
 from mmengine.registry import MODELS
+from torch import nn
 
 from xcit_mm import UserError
 from xcit_mm.base.run_files import require_checkpoints
+from xcit_mm.network.weights.names import architecture
+from xcit_mm.train.checkpoints.checkpoint_hook import WholeCheckpointHook
 from xcit_mm.train.checkpoints.newest import newest_checkpoint
 from xcit_mm.train.runner import CheckedRunner
 
@@ -253,3 +258,14 @@ def test_without_links_and_beside_a_file_of_the_user_a_run_says_so_once(tmp_path
         mine=[f'last.pth is made: {mine} is not a link, and stays as it is'],
         none=['best.pth or last.pth is made: PermissionError: [Errno 1] Operation not permitted'],
     )
+
+
+def test_a_checkpoint_says_whether_patches_have_4_or_16_pixels():
+    checkpoint = dict(meta={})
+    model = nn.Module()
+    model.backbone = small_xcit(4)
+    runner = SimpleNamespace(model=model)
+    WholeCheckpointHook(interval=1).before_save_checkpoint(runner, checkpoint)
+    state = model.state_dict()
+    assert architecture(state, 'iter_1.pth', checkpoint).patch_size == 4
+    assert architecture(state, 'iter_1.pth').patch_size == 16

@@ -12,6 +12,9 @@ from mmengine.runner import Runner
 from ...base.errors import reason
 from ...base.files import remove_unfinished, write_whole
 from ...base.run_files import BEST, LAST, POINTER
+from ...network.weights.names import PATCH_SIZE
+from ...network.xcit import XCiT
+from ..distributed import unwrapped
 from .links import is_of_user, point_to
 
 UNSCHEDULED = 'iter_{}.pth'  # the name of a checkpoint that the config does not schedule
@@ -90,6 +93,12 @@ class WholeCheckpointHook(CheckpointHook):
         super()._save_best_checkpoint(runner, metrics)
         if is_main_process() and self.best:
             self._link_best(runner)
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        """Add the patch size of the backbone: the weights of an XCiT do not tell 4 from 16."""
+        backbone = getattr(unwrapped(runner.model), 'backbone', None)
+        if isinstance(backbone, XCiT):
+            checkpoint['meta'][PATCH_SIZE] = backbone.patch_size
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
         self._write(runner, self.filename_tmpl.format(step), meta)
