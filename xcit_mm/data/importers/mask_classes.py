@@ -70,10 +70,12 @@ class LabelImage(NamedTuple):
 
     Attributes:
         pixels: (H, W), or (H, W, channels).
+        are_colors: Whether the pixels are 0xRRGGBB.
         is_jpeg: Whether it is a JPEG file.
     """
 
     pixels: np.ndarray
+    are_colors: bool
     is_jpeg: bool
 
 
@@ -88,8 +90,9 @@ def read_label(path: Path, as_colors: bool) -> LabelImage:
     data = read_regular(path, MAX_BYTES)
     is_jpeg = data.startswith(JPEG)
     if not as_colors:
-        return LabelImage(decode_labels(data, str(path)), is_jpeg)
-    return LabelImage(_packed(decode(data, label_size(data, path), path)[..., ::-1]), is_jpeg)
+        return LabelImage(decode_labels(data, str(path)), as_colors, is_jpeg)
+    colors = decode(data, label_size(data, path), path)[..., ::-1]
+    return LabelImage(_packed(colors), as_colors, is_jpeg)
 
 
 def values_of(label: LabelImage, path: Path) -> np.ndarray:
@@ -99,6 +102,8 @@ def values_of(label: LabelImage, path: Path) -> np.ndarray:
         UserError: If it has colors instead of numbers, or the compression of JPEG has changed them.
     """
     pixels = label.pixels
+    if label.are_colors:
+        return pixels
     if pixels.ndim == 3:
         pixels = pixels[..., :-1] if pixels.shape[2] in (2, 4) else pixels  # without the opacity
         if (pixels != pixels[..., :1]).any():
@@ -180,7 +185,7 @@ def classes_of_numbers(
         )
     _require_few(names or own)
     first = int(reduces_zero)
-    if names is None and own[-1] > MAX_CLASS and own not in MASKS:
+    if names is None and own[-1] > IGNORED_NUMBER and own not in MASKS:
         file = next(file for file, of_file in counts.items() if own[-1] in of_file)
         raise UserError(
             f'{file}: the value {own[-1]} is not a number of a class, 0 to {MAX_CLASS}: if it is '

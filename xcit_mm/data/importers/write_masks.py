@@ -127,7 +127,11 @@ model = dict(
     data_preprocessor=dict(size=crop_size{statistics}),
     backbone={backbone},
     neck=dict(in_channels=[{channels}] * 4, out_channels={channels}),
-    decode_head=dict(in_channels=[{channels}] * 4, num_classes=len(classes)),
+    decode_head=dict(
+        in_channels=[{channels}] * 4,
+        num_classes=len(classes),
+        out_channels=len(classes),
+    ),
 )
 """
 
