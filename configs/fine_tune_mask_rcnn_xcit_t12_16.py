@@ -40,5 +40,10 @@ model = dict(
     backbone=dict(arch='t12', patch_size=16, norm_eval=True, frozen_stages=4),
     neck=dict(in_channels=[192] * 4),
     roi_head=dict(bbox_head=heads, mask_head=heads),
-    train_cfg=dict(rpn=ignored, rcnn=ignored),
+    train_cfg=dict(
+        rpn=ignored,
+        rpn_proposal=dict(nms_pre=1000, max_per_img=500),
+        # Of 512 regions, nearly all are background where objects are few.
+        rcnn=dict(**ignored, sampler=dict(num=128)),
+    ),
 )

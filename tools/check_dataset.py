@@ -47,12 +47,15 @@ def main() -> None:
         from xcit_mm.base.files import require_writable_file, write_json
         from xcit_mm.config.adapt import adapt
         from xcit_mm.config.load import load_config
+        from xcit_mm.config.rules import check_backbone
         from xcit_mm.data.audit.audit import check_dataset, print_report
         from xcit_mm.data.audit.band_statistics import band_statistics
         from xcit_mm.data.audit.class_frequencies import class_frequencies
     if args.out is not None:
         require_writable_file(args.out)
     cfg = load_config(args.config, args.cfg_options)
+    if cfg.get('model') is not None:
+        check_backbone(cfg)
     adapt(cfg)
     if args.statistics or args.frequencies:
         measure = band_statistics if args.statistics else class_frequencies

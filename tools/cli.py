@@ -18,6 +18,8 @@ from types import FrameType
 from typing import Any
 
 WRONG_INPUT = 2  # the exit code, as argparse has it
+ARCHS = ('n12', 't12', 't24', 's12', 's24', 'm12', 'm24', 'l12', 'l24')
+PATCH_SIZES = (4, 8, 16)
 DTYPES = ('float32', 'bfloat16', 'float16', 'auto')
 LEFT = (errno.EPIPE, errno.EINVAL)  # errors of a pipe without a reader; the second on Windows
 SIGNALED = 128  # plus the number of the signal, as shells have it

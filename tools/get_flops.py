@@ -9,8 +9,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clon
 
 from tools import cli
 
-ARCHS = ('n12', 't12', 't24', 's12', 's24', 'm24', 'l24')
-PATCH_SIZES = (8, 16)
 MEANING = """
 multiply-adds: what the model needs as the paper defines it (table 1 calls them FLOPs), in matrix
 products, including the attention, and convolutions. computed: what xcit_mm needs for the same
@@ -22,8 +20,8 @@ def main() -> None:
     parser.add_argument(
         'config', nargs='?', help='config file or hf://owner/name: count the whole model'
     )
-    parser.add_argument('--arch', choices=ARCHS, help='count a backbone instead of a config')
-    parser.add_argument('--patch', type=int, choices=PATCH_SIZES, default=16)
+    parser.add_argument('--arch', choices=cli.ARCHS, help='count a backbone instead of a config')
+    parser.add_argument('--patch', type=int, choices=cli.PATCH_SIZES, default=16)
     parser.add_argument(
         '--classifier', action='store_true', help="count timm's ImageNet classifier of --arch"
     )

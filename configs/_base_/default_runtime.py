@@ -17,7 +17,7 @@ default_hooks = dict(
     runtime_info=dict(type='StepInfoHook'),
     timer=dict(type='IterTimerHook'),
     sampler_seed=dict(type='DistSamplerSeedHook'),
-    logger=dict(type='LoggerHook', interval=50),
+    logger=dict(type='OneLineLoggerHook', interval=50),
     param_scheduler=dict(type='ParamSchedulerHook'),
     checkpoint=dict(type='WholeCheckpointHook', interval=1, max_keep_ckpts=3),
     non_finite=dict(type='NonFiniteHook', limit=16),

@@ -10,7 +10,7 @@ from helpers.resolved_configs import FILE, RENEW, described
 from xcit_mm import UserError
 from xcit_mm.config.adapt import adapt, adapt_for_test, adapt_for_training
 from xcit_mm.config.load import load_config
-from xcit_mm.config.rules import check_channels
+from xcit_mm.config.rules import check_backbone
 
 REAL = ROOT / 'configs/mask_rcnn_xcit_s12_8_3x.py'
 SHAPES = ROOT / 'configs/sem_fpn_xcit_n12_16_shapes.py'
@@ -135,7 +135,7 @@ def test_our_configs_are_as_reviewed_and_name_the_classes_that_run():
     for path in (ROOT / 'configs').glob('*.py'):
         cfg = load_config(path)
         configs[path.stem] = cfg.to_dict()
-        check_channels(cfg)
+        check_backbone(cfg)
         notes = adapt(cfg)
         if cfg.get('stream') is None:
             assert not notes, path

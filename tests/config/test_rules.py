@@ -9,7 +9,7 @@ from mmengine.config import Config
 from xcit_mm import UserError
 from xcit_mm.base import environment
 from xcit_mm.config.load import load_config
-from xcit_mm.config.rules import check, check_channels, check_classes, check_data, require_parts
+from xcit_mm.config.rules import check, check_backbone, check_classes, check_data, require_parts
 
 REAL, UPERNET = (
     ROOT / f'configs/{name}.py' for name in ('mask_rcnn_xcit_s12_8_3x', 'upernet_xcit_t12_16_160k')
@@ -38,7 +38,7 @@ AUXILIARY = 'model.auxiliary_head.in_channels'
 )
 def test_channels_that_the_backbone_does_not_return_are_refused(path, options, message):
     with pytest.raises(UserError, match=message):
-        check_channels(load_config(path, options))
+        check_backbone(load_config(path, options))
 
 
 def test_a_part_of_a_config_is_refused_with_what_is_missing():

@@ -56,7 +56,7 @@ def main(folder: Path, kills: int, kept: int) -> None:
             while True:
                 os.kill(child, signal.SIGSTOP)
                 os.waitpid(child, os.WUNTRACED)
-                if any(folder.glob('.*.pth.*')):
+                if any(folder.glob('.iter_*.pth.*')):
                     break
                 os.kill(child, signal.SIGCONT)
                 time.sleep(chance.uniform(0, 0.01))
@@ -66,15 +66,15 @@ def main(folder: Path, kills: int, kept: int) -> None:
             time.sleep(chance.uniform(0, LONGEST))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        unfinished = list(folder.glob('.*.pth.*'))
-        if list(folder.glob('*.pth')):
+        unfinished = list(folder.glob('.iter_*.pth.*'))
+        if list(folder.glob('iter_*.pth')):
             path, notes = newest_checkpoint(str(folder))
             last = torch.load(path, weights_only=False)
             newest = last['meta']['iter']
             assert path.name == f'iter_{newest}.pth' and not notes, (path, notes)
         print('killed:', newest, len(unfinished), flush=True)
     write(folder, kept, last, number=1)
-    print('at the end', *sorted(file.name for file in folder.glob('*.pth')))
+    print('at the end', *sorted(file.name for file in folder.glob('iter_*.pth')))
 
 
 if __name__ == '__main__':

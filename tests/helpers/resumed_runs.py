@@ -69,7 +69,8 @@ def resumed(work_dir, **kwargs):
 
 
 def names(folder) -> list[str]:
-    return sorted(path.name for path in folder.glob('*.pth'))
+    """The checkpoints in a folder, without the links to them."""
+    return sorted(path.name for path in folder.glob('*.pth') if not path.is_symlink())
 
 
 def _contents(path: Path) -> dict[str, torch.Tensor]:

@@ -80,7 +80,7 @@ def whole_maps(backbone: nn.Module, image: Gappy) -> list[Tensor]:
     return [norm(resize(x)) for (_, _, resize, norm), x in zip(backbone.levels, kept, strict=True)]
 
 
-@pytest.mark.parametrize(('patch_size', 'size'), [(16, (203, 331)), (8, (97, 150))])
+@pytest.mark.parametrize(('patch_size', 'size'), [(16, (203, 331)), (8, (97, 150)), (4, (61, 75))])
 def test_maps_and_gradients_equal_those_of_the_patches_with_data(patch_size, size):
     torch.manual_seed(0)
     backbone = small_backbone(patch_size=patch_size, norm_eval=True)

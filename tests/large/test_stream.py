@@ -56,10 +56,11 @@ def test_many_tokens_which_are_multiplied_in_the_gram_form():
     assert error <= network_error(backbone, torch.float32)
 
 
-def test_tiles_of_columns_equal_the_whole_image(monkeypatch):
+@pytest.mark.parametrize('patch_size', [8, 4])
+def test_tiles_of_columns_equal_the_whole_image(monkeypatch, patch_size):
     monkeypatch.setattr(passes, 'TILE_TOKENS', 40)
     monkeypatch.setattr(passes, 'MAX_COLUMNS', 8)
-    backbone = small_xcit(8, start_level=1, out_norm=True).eval()
+    backbone = small_xcit(patch_size, start_level=1, out_norm=True).eval()
     randomize(backbone)
     image = torch.randn(3, 123, 161)
     maps = stream(backbone, image)

@@ -164,7 +164,7 @@ def test_layers_behind_the_last_output_are_not_computed_and_not_trained():
         assert (parameter.grad is None) == unused
 
 
-@pytest.mark.parametrize('patch_size', [16, 8])
+@pytest.mark.parametrize('patch_size', [16, 8, 4])
 def test_images_of_any_size_give_strides_4_to_32_if_they_are_large_enough(patch_size):
     model, smallest = small_xcit(patch_size).eval(), 33 - patch_size
     for size in ((75, 110), (33, 200), (smallest, smallest)):
@@ -342,7 +342,7 @@ def test_both_frameworks_build_it_from_a_config(framework):
         (dict(arch=dict(embed_dim=64)), 'embed_dim.*num_heads'),
         (dict(arch=SMALL | dict(embed_dim=36)), 'multiple of 8'),
         (dict(arch=SMALL | dict(depth=6, num_heads=5)), 'num_heads=5'),
-        (dict(patch_size=14), r'14.*\(8, 16\)'),
+        (dict(patch_size=14), r'14.*\(4, 8, 16\)'),
         (dict(out_indices=(3, 5, 7)), r'\(3, 5, 7\).*4 ascending layers in 0\.\.11'),
         (dict(out_indices=(5, 3, 7, 11)), 'ascending'),
         (dict(drop_path_rate=1.5), r'1\.5.*\[0, 1\)'),

@@ -52,16 +52,17 @@ def test_arguments_have_the_choices_and_defaults_of_the_package():
     from xcit_mm.apps.export.comparison import TOLERANCES
     from xcit_mm.apps.export.formats import BY_NAME
     from xcit_mm.base.device import DTYPES
+    from xcit_mm.config.snippet import FRAMEWORKS
     from xcit_mm.data.datasets.fetch import DATASETS, SPLITS
     from xcit_mm.network.archs import ARCHS, PATCH_SIZES
     from xcit_mm.predict.results import SCORE_THR
 
     values = {
-        'cli': dict(DTYPES=(*DTYPES, 'auto')),
+        'cli': dict(ARCHS=tuple(ARCHS), PATCH_SIZES=PATCH_SIZES, DTYPES=(*DTYPES, 'auto')),
         '../benchmarks/run': dict(TASKS=(*TASKS, 'step', 'loader'), NAMES=NAMES),
         'convert_predictions': dict(SHAPE_KINDS=SHAPE_KINDS),
         'export': dict(FORMATS=tuple(BY_NAME), PRECISIONS=tuple(TOLERANCES)),
-        'get_flops': dict(ARCHS=tuple(ARCHS), PATCH_SIZES=PATCH_SIZES),
+        'config': dict(FRAMEWORKS=tuple(FRAMEWORKS)),
         'infer': dict(SCORE_THR=SCORE_THR),
         'label_studio': dict(SCORE_THR=SCORE_THR),
         'prepare_data': dict(ROOTS={k: v.root for k, v in DATASETS.items()}, SPLITS=SPLITS),

@@ -59,10 +59,18 @@ def test_training_lowers_the_loss_and_ends_with_the_metrics_and_the_files(traine
     report = output[output.index('The training is finished.') :]
     assert ('boxes' in report and 'masks' in report) if config == DETECTOR else 'mIoU' in report
     files = dict(line.split(None, 1) for line in report.splitlines() if str(work_dir) in line)
-    assert Path(files['checkpoint']) == work_dir / 'iter_12.pth'
-    assert Path(files['checkpoint']).is_file()
+    assert files['last'].startswith(f'{work_dir / "last.pth"} (iter_12.pth, ')
+    assert (work_dir / 'last.pth').samefile(work_dir / 'iter_12.pth')
+    model = f'{work_dir / Path(config).name} {work_dir / "last.pth"}'
+    following = [line for line in report.splitlines() if model in line]
+    assert [line.split()[0] for line in following] == [
+        f'tools/{name}.py' for name in ('test', 'infer', 'export')
+    ]
+    assert Path(following[1].split()[3]).is_dir()  # with the images of the validation
     log = Path(files['log']).read_text()
     assert 'The training is finished.' in log
+    assert 'per class results' not in log and 'creating index' not in output
+    assert re.search(r'Validation at 12 of 12: (bbox_mAP|mIoU) [\d.]+, .* s$', log, re.MULTILINE)
     assert log.count('mmcv has no compiled operators') == mmcv_ops.is_active()
     pictures = list((work_dir / 'pictures').glob('*.png'))
     assert len(pictures) == NUM_VAL
@@ -116,7 +124,7 @@ def test_testing_evaluates_the_weights_of_the_file(trained, evaluate, tmp_path, 
         checkpoint, more = {'model': state}, []  # which mmengine would not unwrap
     torch.save(checkpoint, tmp_path / 'triangles.pth')
     output = evaluate(SEGMENTOR, tmp_path / 'triangles.pth', *more)
-    iou, accuracy = re.search(r'triangle +\| +([\d.]+) +\| +([\d.]+) ', output).groups()
+    iou, accuracy = re.search(r'^triangle +([\d.]+) +([\d.]+)$', output, re.MULTILINE).groups()
     assert float(iou) > 0
     assert float(accuracy) == 100
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers import ROOT, wait_until_session_ends
-from helpers.resumed_runs import assert_same_run
+from helpers.resumed_runs import assert_same_run, names
 from helpers.runs import SEGMENTOR, Running, options, run_script, steps
 
 SMALL = """
@@ -56,7 +56,7 @@ def test_a_run_stops_at_a_signal_with_a_checkpoint_and_is_resumed(shapes_root, t
     last = steps(tmp_path)[-1]
     assert f'stopped by SIGINT after iteration {last}' in output
     assert 'Traceback' not in output
-    assert [path.stem for path in tmp_path.glob('*.pth')] == [f'iter_{last}']
+    assert names(tmp_path) == [f'iter_{last}.pth']
     returned, output = start(last + 2, '--resume').end()
     assert returned == 0, output[-3000:]
     assert steps(tmp_path) == list(range(1, last + 3))

@@ -360,6 +360,7 @@ def test_labels_and_predictions_of_no_class_have_a_row_and_a_column():
     assert tables.confusion.tolist() == [[1, 1, 0], [0, 0, 1], [0, 1, 0]]
     assert tables.names == ('background', 'circle', 'no class')
     assert metric.class_iou == dict(background=50, circle=0)
+    assert metric.class_figures == dict.fromkeys(('IoU', 'Acc'), dict(background=50, circle=0))
 
 
 def test_areas_of_large_datasets_are_exact():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.resumed_runs import assert_same_run  # registers StopHook, too
+from helpers.resumed_runs import assert_same_run, names  # registers StopHook, too
 from helpers.runs import DETECTOR, UNDRAWN
 
 from xcit_mm.train import test as evaluate
@@ -74,7 +74,7 @@ def test_a_stopped_training_ends_like_another(shapes_root, tmp_path, case):
     run(whole)
     with pytest.raises(Exception, match='planted'):
         run(cut, custom_hooks=[dict(type='StopHook', after=last - 1)])
-    assert [path.name for path in cut.glob('*.pth')] == [f'iter_{saved}.pth']
+    assert names(cut) == [f'iter_{saved}.pth']
     run(cut, resume=True)
     assert_same_run(whole, cut, last)
     if 'default_hooks.pictures' not in options:

@@ -115,7 +115,7 @@ def test_a_run_that_waits_for_data_stops_at_a_signal_and_loses_nothing(tmp_path)
     with pytest.raises(Interrupted, match='after iteration 3') as stopped:
         runner.train()
     assert stopped.value.signum == number  # which is in the exit code of the tool
-    assert [path.name for path in cut.glob('*.pth')] == ['iter_3.pth']
+    assert names(cut) == ['iter_3.pth']
     resumed(cut, **kwargs)
     assert_same_run(tmp_path / 'whole', cut, 10)
 

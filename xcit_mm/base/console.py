@@ -4,6 +4,8 @@ import logging
 import re
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from logging import FileHandler, Logger, LogRecord
 
 from .errors import printable
@@ -30,6 +32,8 @@ NOISE = (
     'The prefix is not set in metric class',
     'Exp name: ',
 )
+# How a line of mmengine for each frozen parameter ends.
+FROZEN = 'is skipped since its requires_grad=False'
 # How warnings of other packages start that no user can act on.
 KNOWN_WARNINGS = (
     'Default ``avg_non_ignore`` is False',  # open-mmlab/mmsegmentation#3562
@@ -47,6 +51,7 @@ def keep_readable(logger: Logger) -> None:
     for start in KNOWN_WARNINGS:
         warnings.filterwarnings('ignore', re.escape(start))
     logger.addFilter(lambda record: not str(record.msg).startswith(NOISE))
+    logger.addFilter(lambda record: not str(record.msg).endswith(FROZEN))
     logger.addFilter(_make_printable)
     for handler in logger.handlers:
         if isinstance(handler, FileHandler):  # it has the encoding of the locale
@@ -56,6 +61,20 @@ def keep_readable(logger: Logger) -> None:
     file = log_file(logger)
     if file is not None:
         logger.info('The environment, the config and the hooks are in %s', file)
+
+
+@contextmanager
+def only_warnings(logger: Logger) -> Iterator[None]:
+    """Drop what is below a warning from a log inside a ``with`` block."""
+
+    def is_warning(record: LogRecord) -> bool:
+        return record.levelno >= logging.WARNING
+
+    logger.addFilter(is_warning)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_warning)
 
 
 def log_file(logger: Logger) -> str | None:

@@ -15,6 +15,7 @@ ERRORS = 'errors'
 ERRORS_PICTURE = 'errors.png'
 POINTER = 'last_checkpoint'  # mmengine's file with the path of the newest checkpoint
 CHECKPOINTS = ('epoch_*.pth', 'iter_*.pth')
+BEST, LAST = 'best.pth', 'last.pth'  # links to checkpoints
 NON_FINITE = 'non_finite_'  # the start of the names of the files that NonFiniteHook writes
 # What a run writes to its work dir in addition to its log.
 WRITTEN = (
@@ -53,8 +54,11 @@ def set_run_aside(work_dir: str) -> Path | None:
 
     A new run would replace some of the checkpoints, and a resume would mix both runs.
     """
-    earlier = sorted(path for pattern in WRITTEN for path in Path(work_dir).glob(pattern))
-    return set_aside(Path(work_dir), earlier)
+    folder = Path(work_dir)
+    earlier = [path for pattern in WRITTEN for path in folder.glob(pattern)]
+    # A file with the name of a link is not of a run.
+    earlier += [link for link in (folder / BEST, folder / LAST) if link.is_symlink()]
+    return set_aside(folder, sorted(earlier))
 
 
 def newest_first(work_dir: str, pattern: str) -> list[Path]:

@@ -25,7 +25,7 @@ from ..network.weights.pretrained import read_all_safely
 from .aligned_maps import align_maps
 from .load import READ
 from .replacements import replace_classes
-from .rules import check_channels
+from .rules import check_backbone
 from .tree import FRAMEWORKS, arguments_of, registered_class, registered_names, typed_nodes
 
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -43,7 +43,7 @@ def build_model(cfg: Config, device: str) -> nn.Module:
     if framework not in FRAMEWORKS:
         choices = ', '.join(FRAMEWORKS)
         raise UserError(f'{cfg.filename}: default_scope={framework!r} is not one of {choices}')
-    check_channels(cfg)
+    check_backbone(cfg)
     replace_classes(cfg, ('model',))
     align_maps(cfg)
     require_one_stack()

@@ -37,6 +37,8 @@ def multiply_iterations(cfg: Config, factor: float) -> None:
         counted.append((hook, AVERAGES))
     for node, names in counted:
         node.update({name: _times(node[name], factor) for name in names if name in node})
+        if names is SCHEDULER and {'begin', 'end'} <= node.keys():
+            node['end'] = max(node['end'], node['begin'] + 1)  # mmengine needs an iteration
 
 
 def _times(value: Any, factor: float) -> Any:

@@ -67,6 +67,7 @@ _ROWS = (
     ),
     Replacement('ValLoop', 'SameSizeValLoop', 'predicts the same with any batch size'),
     Replacement('RuntimeInfoHook', 'StepInfoHook', 'waits for the GPU once in a step'),
+    Replacement('LoggerHook', 'OneLineLoggerHook', 'logs a validation as one line'),
     Replacement(
         'CheckpointHook',
         'WholeCheckpointHook',

@@ -18,11 +18,19 @@ from ..base.launchers import LAUNCHERS
 from ..base.run_files import require_checkpoints
 from ..network.archs import ARCHS
 from ..network.weights.pretrained import require_file
-from ..network.xcit import NUM_LEVELS
+from ..network.xcit import NUM_LEVELS, XCiT
 from .adapt import LOGGERS
 from .draft import check_draft
 from .streaming import is_streamed
-from .tree import class_name, dataset_class, default_of, dicts, split_datasets, typed_nodes
+from .tree import (
+    arguments_of,
+    class_name,
+    dataset_class,
+    default_of,
+    dicts,
+    split_datasets,
+    typed_nodes,
+)
 
 REQUIRED = {
     'train': ('default_scope', 'model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
@@ -51,7 +59,7 @@ def check(cfg: Config, task: str) -> None:
     """Check what a run ('train' or 'test') needs, from the quickest check to the slowest."""
     require_parts(cfg, task)
     _require_launcher(cfg.launcher)
-    check_channels(cfg)
+    check_backbone(cfg)
     _check_stream(cfg, SPLITS[task])
     check_draft(cfg)
     _check_layer_decay(cfg.get('optim_wrapper') or {})
@@ -83,11 +91,30 @@ def require_parts(cfg: Config, task: str) -> None:
             raise UserError(f'the config {cfg.filename} has no {part}, which a {task} run needs')
 
 
-def check_channels(cfg: Config) -> None:
-    """Refuse a neck or a head with other input channels than the backbone's maps have."""
+def check_backbone(cfg: Config) -> None:
+    """Refuse what an XCiT inherits from the backbone of a base config, and other channels."""
     backbone = cfg.model.get('backbone') or {}
+    if class_name(backbone.get('type')) != 'XCiT':
+        return
+    inherited = [name for name in backbone if name not in arguments_of(XCiT) | {'type', '_scope_'}]
+    place = f'the config {cfg.filename}: model'
+    if len(inherited) > 1:  # a single one may be misspelled, which the error of its part says
+        raise UserError(
+            f'{place}.backbone: XCiT has no {", ".join(inherited)}, which the base config sets: '
+            "replace the whole backbone with backbone=dict(_delete_=True, type='XCiT', ...)"
+        )
+    if weights := cfg.model.get('pretrained'):
+        raise UserError(
+            f'{place}.pretrained={weights!r} is for the backbone of the base config: write '
+            'pretrained=None, and init_cfg of the backbone for weights of XCiT'
+        )
+    _check_channels(cfg, backbone)
+
+
+def _check_channels(cfg: Config, backbone: Mapping[str, Any]) -> None:
+    """Refuse a neck or a head with other input channels than the backbone's maps have."""
     arch = backbone.get('arch', 's12')
-    if backbone.get('type') != 'XCiT' or not isinstance(arch, str) or arch not in ARCHS:
+    if not isinstance(arch, str) or arch not in ARCHS:
         return  # the backbone itself refuses an invalid arch
     dim, number = ARCHS[arch].embed_dim, NUM_LEVELS - backbone.get('start_level', 0)
     heads = 'decode_head', 'auxiliary_head', 'panoptic_head'

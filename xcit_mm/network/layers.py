@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..base.errors import ArgumentError
+from .archs import STEM_STRIDES
 from .conv_stack import ConvStack
 from .fast.form import fast_form
 from .fast.tracing import is_transformed
@@ -34,9 +35,13 @@ POSITION_DIM = 32  # for each of y and x
 class ConvPatchEmbed(nn.Module):
     """Patch embedding: stride-2 convolutions with BatchNorm, and GELU between them (section 3.3).
 
+    Patches of 4 pixels have the four convolutions of patches of 16, the first two with stride 1.
     Each convolution but the first doubles the channels, up to ``dim``, a multiple of 8. With
     ``fill``, the last pixels are repeated where patches reach beyond the image. Without it, the
     convolutions read zeros there, which they never read in images of whole patches.
+
+    Attributes:
+        reach: The numbers of patches before and after a patch that it reads pixels of.
 
     Shape:
         (B, ``in_channels``, H, W) to (B, C, ceil(H / patch_size), ceil(W / patch_size)) in
@@ -46,10 +51,12 @@ class ConvPatchEmbed(nn.Module):
     def __init__(self, dim: int, patch_size: int, in_channels: int = 3, fill: bool = False) -> None:
         super().__init__()
         self.patch_size, self.fill = patch_size, fill
-        widths = [dim // 2**i for i in reversed(range(int(math.log2(patch_size))))]
+        strides = STEM_STRIDES[patch_size]
+        self.reach = (2, 1) if 1 in strides else (1, 0)
+        widths = [dim // 2**i for i in reversed(range(len(strides)))]
         layers: list[nn.Module] = []
-        for c_in, c_out in pairwise((in_channels, *widths)):
-            conv = nn.Conv2d(c_in, c_out, 3, stride=2, padding=1, bias=False)
+        for (c_in, c_out), stride in zip(pairwise((in_channels, *widths)), strides, strict=True):
+            conv = nn.Conv2d(c_in, c_out, 3, stride=stride, padding=1, bias=False)
             layers += [nn.Sequential(conv, nn.BatchNorm2d(c_out)), nn.GELU()]
         self.proj = ConvStack(*layers[:-1])
 

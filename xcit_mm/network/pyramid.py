@@ -18,7 +18,8 @@ def covered_size(size: Sequence[int]) -> tuple[int, int]:
 def pyramid_levels(dim: int, patch_size: int) -> tuple[nn.Module, ...]:
     """Build the modules that rescale four maps to strides 4, 8, 16 and 32, in this order.
 
-    Paper, section 4.3 and appendix. The stride of the input maps is ``patch_size``, 8 or 16.
+    Paper, section 4.3 and appendix. The stride of the input maps is ``patch_size``: 4, 8 or 16.
+    The paper has no maps of stride 4; they are pooled as its maps of stride 8 are.
 
     Shape:
         (B, C, H, W) to (B, C, H * patch_size / stride, W * patch_size / stride), rounded down.
@@ -27,7 +28,9 @@ def pyramid_levels(dim: int, patch_size: int) -> tuple[nn.Module, ...]:
     if patch_size == 16:
         twice = ConvStack(upsample(), nn.BatchNorm2d(dim), nn.GELU(), upsample())
         return twice, ConvStack(upsample()), nn.Identity(), nn.MaxPool2d(2)
-    return ConvStack(upsample()), nn.Identity(), nn.MaxPool2d(2), nn.MaxPool2d(4)
+    if patch_size == 8:
+        return ConvStack(upsample()), nn.Identity(), nn.MaxPool2d(2), nn.MaxPool2d(4)
+    return nn.Identity(), nn.MaxPool2d(2), nn.MaxPool2d(4), nn.MaxPool2d(8)
 
 
 class ChannelNorm(nn.LayerNorm):

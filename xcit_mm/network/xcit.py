@@ -29,9 +29,10 @@ class XCiT(BaseModule):
     and mmseg both build it from ``dict(type='XCiT', arch='s12', patch_size=8)``.
 
     Args:
-        arch: 'n12', 't12', 't24', 's12', 's24', 'm24' or 'l24', or a dict with
+        arch: 'n12', 't12', 't24', 's12', 's24', 'm12', 'm24', 'l12' or 'l24', or a dict with
             ``embed_dim``, ``depth``, ``num_heads`` and ``eta`` (initial LayerScale).
-        patch_size: 8 or 16 pixels.
+        patch_size: 4, 8 or 16 pixels. The weights of 16 fit 4, too, which is for small images: its
+            first map has the stride of the tokens.
         out_indices: The four blocks, counted from 0, whose maps are returned at strides 4, 8,
             16 and 32. Later blocks are neither computed nor trained. Default: the blocks after
             a third, a half, two thirds and all of the depth, as published.
@@ -85,10 +86,10 @@ class XCiT(BaseModule):
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(init_cfg)
-        dim, depth, num_heads, eta, published_rate = resolve_arch(arch)
+        dim, depth, num_heads, eta, _ = shape = resolve_arch(arch)
         _require('patch_size', patch_size, patch_size in PATCH_SIZES, f'one of {PATCH_SIZES}')
         if drop_path_rate is None:
-            drop_path_rate = published_rate[patch_size]
+            drop_path_rate = shape.published_drop_path_rate(patch_size)
         is_rate = isinstance(drop_path_rate, (int, float)) and 0 <= drop_path_rate < 1
         is_count = type(in_channels) is int and in_channels > 0
         is_stage = frozen_stages in range(-1, depth + 1)

@@ -35,6 +35,9 @@ class MergedGroupsConstructor(DefaultOptimWrapperConstructor):
         if not self.paramwise_cfg or not isinstance(wrapper, OptimWrapper):
             return wrapper
         _log(wrapper.optimizer.param_groups)
+        frozen = sum(not parameter.requires_grad for parameter in model.parameters())
+        if frozen:
+            print_log(f'{frozen} tensors are frozen and stay as they are', logger='current')
         if wrapper.base_param_settings is None:  # mmengine logs no base_lr for a single group
             settings = {'params': torch.tensor([0.0]), **wrapper.optimizer.defaults}
             wrapper.base_param_settings = settings

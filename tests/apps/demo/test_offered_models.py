@@ -29,6 +29,7 @@ def test_runs_are_offered_newest_first_and_configs_with_released_weights(tmp_pat
         write(work_dirs / name, 10)
     write(configs / 'released.py', 1, '"""A model.\n\nWeights: https://host/w.pth\n"""\n')
     write(configs / 'broken.py', 1, 'def\n')
+    (work_dirs / 'new/last.pth').symlink_to('iter_9.pth')
     assert list(find_models(configs, work_dirs).items()) == [
         (f'{work_dirs}/new/b.py', [f'{work_dirs}/new/iter_9.pth']),
         (f'{work_dirs}/old/a.py', [f'{work_dirs}/old/iter_2.pth', f'{work_dirs}/old/iter_1.pth']),

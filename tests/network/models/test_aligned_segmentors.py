@@ -25,7 +25,7 @@ def enlarged(scores: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     return F.interpolate(scores, scale_factor=4, mode='bilinear')[..., : size[0], : size[1]]
 
 
-@pytest.mark.parametrize('patch_size', [16, 8])
+@pytest.mark.parametrize('patch_size', [16, 8, 4])
 @pytest.mark.parametrize('size', [(97, 130), (64, 81), (161, 75)])
 def test_maps_are_the_published_ones_of_an_image_of_whole_patches(patch_size, size):
     backbone = small_xcit(patch_size, pad_maps=True).eval()

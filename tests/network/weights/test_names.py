@@ -1,16 +1,27 @@
 """The layouts of other releases: every tensor is loaded, or nothing and the error says why."""
 
 import argparse
+import zlib
+from ast import literal_eval
 
+import numpy as np
 import pytest
 import torch
-from helpers import randomize, relative_error
+from helpers import DATA, randomize, relative_error
 from safetensors.torch import save_file
-from torch import Tensor
+from timm.models.xcit import Xcit
+from torch import Tensor, nn
 
 from xcit_mm import UserError, XCiT
 from xcit_mm.apps.convert.conversion import convert
-from xcit_mm.network.weights.names import detector_state, model_state, require_same_tensors
+from xcit_mm.network.weights.image_network import load_image_network
+from xcit_mm.network.weights.names import (
+    architecture,
+    detector_state,
+    model_state,
+    require_same_tensors,
+)
+from xcit_mm.network.weights.timm_classifier import load_classifier
 
 
 @pytest.fixture(scope='module')
@@ -60,6 +71,11 @@ def layouts(model: XCiT) -> dict[str, dict]:
         },
         'dino student': {'student': prefixed(dino, 'module.backbone.')},
         'timm': {k.replace('pos_embeder.', 'pos_embed.'): v for k, v in released.items()},
+        'robust': {
+            'normalize.mean': torch.zeros(1, 3, 1, 1),
+            'normalize.std': torch.ones(1, 3, 1, 1),
+            **prefixed(released, 'model.'),
+        },
         'mmdet 2': {
             'meta': {'mmdet_version': '2.11.0', 'CLASSES': ('person',), 'epoch': 36, 'lr': [1e-4]},
             'state_dict': prefixed(model.state_dict(), 'backbone.')
@@ -70,7 +86,8 @@ def layouts(model: XCiT) -> dict[str, dict]:
     }
 
 
-LAYOUTS = ('imagenet', 'dino', 'dino training', 'dino student', 'timm', 'mmdet 2', 'whole backbone')
+LAYOUTS = ('imagenet', 'dino', 'dino training', 'dino student', 'timm', 'robust')
+LAYOUTS += 'mmdet 2', 'whole backbone'
 WITH_PYRAMID = LAYOUTS[-2:]
 
 
@@ -94,6 +111,77 @@ def test_every_layout_gives_the_maps_of_its_source(source, tmp_path, layout):
     with torch.no_grad():
         for a, b in zip(loaded.eval()(image), source.eval()(image), strict=True):
             assert relative_error(a, b) < 1e-5
+
+
+def test_a_model_of_birder_computes_the_same_here(tmp_path):
+    """The arrays were computed with birder 0.8.4 and the values of this function."""
+
+    def values(name: str, shape: tuple[int, ...]) -> Tensor:
+        state = np.random.RandomState(zlib.crc32(name.encode()))
+        near_1 = len(shape) < 2 or 'temperature' in name
+        spread = 0.5 if near_1 else 2 * np.prod(shape[1:]) ** -0.5
+        return torch.tensor(state.uniform(-spread, spread, shape) + near_1, dtype=torch.float32)
+
+    birder = dict(np.load(DATA / 'birder.npz'))
+    shapes = {
+        str(k): literal_eval(str(v)) for k, v in zip(birder['names'], birder['shapes'], strict=True)
+    }
+    state = {name: values(name, shape) for name, shape in shapes.items()}
+    state = {k: v.long() if k.endswith('num_batches_tracked') else v for k, v in state.items()}
+    images = {'mean': (0.5, 0.5, 0.6), 'std': (0.2, 0.2, 0.2)}
+    torch.save(
+        {'state': state, 'rgb_stats': images, 'task': 'image_classification'}, tmp_path / 'b'
+    )
+    image = torch.from_numpy(np.random.RandomState(0).randn(2, 3, 64, 96).astype('float32'))
+    logits = torch.from_numpy(birder['logits'])
+    with torch.no_grad():
+        assert relative_error(load_classifier(tmp_path / 'b')(image), logits) < 1e-5
+        network = load_image_network(tmp_path / 'b')
+        token = network.model.features(image).token
+        assert (
+            relative_error(token @ state['classifier.weight'].mT, logits - state['classifier.bias'])
+            < 1e-5
+        )
+        arch = dict(embed_dim=32, depth=12, num_heads=4, eta=1.0)
+        backbone = starting_from(tmp_path / 'b', arch)
+        backbone.init_weights()
+        backbone.fpn2 = backbone.fpn4 = nn.Identity()
+        _, stage2, _, stage4 = backbone.eval()(image)
+    assert network.images['mean'] == pytest.approx([127.5, 127.5, 153])
+    assert relative_error(stage2, torch.from_numpy(birder['stage2'])) < 1e-5
+    assert relative_error(stage4, torch.from_numpy(birder['stage4'])) < 1e-5
+    assert '12 layers, 32 channels' in convert(tmp_path / 'b', tmp_path / 'converted.pth')
+
+
+@pytest.mark.parametrize('prefix', ['', 'model.'])
+def test_a_robust_classifier_for_small_images_has_patches_of_4_pixels(tmp_path, prefix):
+    """As robustbench builds it: an XCiT for 16, whose first two convolutions have stride 1."""
+    arch = dict(embed_dim=32, depth=4, num_heads=4)
+    reference = Xcit(patch_size=16, num_classes=10, tokens_norm=True, **arch).eval()
+    for index in (0, 2):
+        reference.patch_embed.proj[index][0].stride = 1, 1
+    randomize(reference)
+    path = tmp_path / 'xcit-s-cifar10-linf.pth.tar'
+    torch.save(prefixed(reference.state_dict(), prefix), path)
+    image = torch.randn(2, 3, 32, 44)
+    with torch.no_grad():
+        wanted = reference.forward_features(image)
+        assert relative_error(load_classifier(path)(image), reference(image)) < 1e-5
+        network = load_image_network(path)
+        assert relative_error(network.model.features(image).token, wanted[:, 0]) < 1e-5
+    assert network.shape.patch_size == 4
+    # Our checkpoints say it, by any name.
+    convert(path, tmp_path / 'own.pth')
+    assert load_image_network(tmp_path / 'own.pth').shape.patch_size == 4
+    path.rename(tmp_path / 'imagenet.pth')
+    assert load_image_network(tmp_path / 'imagenet.pth').shape.patch_size == 16
+
+
+@pytest.mark.parametrize('arch', ['m12', 'l12'])
+def test_a_robust_backbone_is_named_by_its_weights(arch):
+    with torch.device('meta'):
+        state = XCiT(arch, 16).state_dict()
+    assert str(architecture(state, 'xcit.pth')) == f'XCiT-{arch.upper()}/16'
 
 
 def test_the_log_says_how_much_is_loaded_and_what_starts_at_random(source, tmp_path, log):

@@ -1,13 +1,16 @@
 """Checkpoints of a run are whole, the last ones stay, and no file of others is touched."""
 
+import errno
 import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 import torch
-from helpers.resumed_runs import hooks, interrupted, names, resumed
+from helpers.evaluated_runs import evaluated_run
+from helpers.resumed_runs import assert_same_run, hooks, interrupted, names, resumed
 from helpers.runs import Running, steps
 from helpers.toy import Toy, toy_runner
 from mmengine.registry import MODELS
@@ -198,3 +201,55 @@ def test_checkpoints_of_an_earlier_run_in_an_out_dir_stay(tmp_path):
     options = {f'default_hooks.checkpoint.{name}': value for name, value in options.items()}
     toy_runner(tmp_path / 'work', steps=6, **options).train()
     assert sorted(path.name for path in out_dir.iterdir()) == ['iter_1.pth', 'iter_6.pth']
+
+
+def targets(folder: Path) -> list[str]:
+    return [str((folder / name).readlink()) for name in ('best.pth', 'last.pth')]
+
+
+def test_links_name_the_newest_and_the_best_checkpoint_of_a_run_that_is_resumed(tmp_path):
+    """Also if a kill left a link without its file, and wherever the folder is moved to."""
+    run, moved = tmp_path / 'run', tmp_path / 'moved'
+    options = {'default_hooks.checkpoint.save_best': 'mIoU', 'default_hooks.checkpoint.interval': 2}
+    options |= {'model.scores': [0, 0, 0.3, 0, 0.2, 0, 0.4, 0, 0.1]}
+    whole = evaluated_run(tmp_path / 'whole', **options)
+    whole.train()
+    stop = dict(type='StopHook', after=5)
+    with pytest.raises(RuntimeError, match='planted'):
+        evaluated_run(run, stop, **options).train()
+    assert targets(run) == ['best_mIoU_iter_2.pth', 'iter_4.pth']
+    run.rename(moved)
+    (moved / 'best_mIoU_iter_2.pth').unlink()
+    options |= dict(resume=True, load_from=str(moved / 'last.pth'))
+    with pytest.raises(RuntimeError, match='planted'):
+        evaluated_run(moved, stop, **options).train()
+    assert not os.path.lexists(moved / 'best.pth')
+    evaluated_run(moved, **options).train()
+    assert_same_run(tmp_path / 'whole', moved, 8)
+    for folder in (tmp_path / 'whole', moved):
+        assert targets(folder) == ['best_mIoU_iter_6.pth', 'iter_8.pth']
+    evaluated_run(moved, steps=2).train()  # a new run, without a best checkpoint
+    (aside,) = moved.glob('earlier_*')
+    assert (aside / 'best.pth').resolve() == aside / 'best_mIoU_iter_6.pth'
+    assert not os.path.lexists(moved / 'best.pth')
+    assert (moved / 'last.pth').resolve() == moved / 'iter_2.pth'
+
+
+def test_without_links_and_beside_a_file_of_the_user_a_run_says_so_once(tmp_path, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    mine, lines = tmp_path / 'mine' / 'last.pth', {}
+    mine.parent.mkdir()
+    mine.write_text('of the user')
+    toy_runner(mine.parent, steps=2, log_level='INFO').train()
+    assert mine.read_text() == 'of the user'
+    monkeypatch.setattr(Path, 'symlink_to', refuse)
+    toy_runner(tmp_path / 'none', steps=2, log_level='INFO').train()
+    for folder in ('mine', 'none'):
+        (log,) = tmp_path.glob(f'{folder}/*/*.log')
+        lines[folder] = re.findall('No link (.*)', log.read_text())
+    assert lines == dict(
+        mine=[f'last.pth is made: {mine} is not a link, and stays as it is'],
+        none=['best.pth or last.pth is made: PermissionError: [Errno 1] Operation not permitted'],
+    )

@@ -55,8 +55,9 @@ def log(work_dir: Path) -> str:
 def test_a_run_stops_and_says_why_and_where_its_best_checkpoint_is(stopped):
     text = log(stopped)
     assert f'The training stopped early: {SENTENCE}.' in text
-    assert f'best        {stopped / "best_mIoU_iter_8.pth"}' in text
-    assert f'checkpoint  {stopped / "iter_10.pth"}' in text  # not one that the interval writes
+    assert f'best        {stopped / "best.pth"} (best_mIoU_iter_8.pth, mIoU 0.505)' in text
+    # The interval does not write the last one.
+    assert f'last        {stopped / "last.pth"} (iter_10.pth, mIoU 0.45)' in text
     assert [json.loads(line)['iter'] for line in (stopped / 'metrics.jsonl').open()] == [
         2,
         4,

@@ -146,12 +146,13 @@ def test_the_page_of_several_runs_compares_validations_and_configs(tmp_path):
     write_lines(tmp_path / 'b/losses.jsonl', dict(iter=1, loss=1))
     for name, rate in (('a', '0.1'), ('b', '0.2')):
         info = dict(config_text=f'epochs = 3\nlr = {rate}', parameters=dict(all=1234))
+        info |= dict(duration='0:07:12') if name == 'a' else {}
         (tmp_path / name / 'run.json').write_text(json.dumps(info))
     _, rows = page_of([tmp_path / 'a', tmp_path / 'b'], tmp_path / 'out.html')
     assert rows[:10] == [
-        ['run', 'iterations', 'planned', 'parameters', 'losses not finite'],
-        ['a', '3', '-', '1,234', '1'],
-        ['b', '1', '-', '1,234', '0'],
+        ['run', 'iterations', 'planned', 'duration', 'parameters', 'losses not finite'],
+        ['a', '3', '-', '0:07:12', '1,234', '1'],
+        ['b', '1', '-', '-', '1,234', '0'],
         ['', 'a, last', 'a, best'],
         ['Box AP', '0.3', '0.4'],
         ['iter', '3', '2'],
@@ -160,6 +161,34 @@ def test_the_page_of_several_runs_compares_validations_and_configs(tmp_path):
         ['lr = 0.1', 'x', ''],
         ['lr = 0.2', '', 'x'],
     ]
+
+
+def test_the_page_has_a_table_of_the_classes(tmp_path):
+    objects = {'coco/bbox_mAP': 0.3, 'coco/bbox_AP_cat': 0.25, 'coco/bbox_AP_dog': -1}
+    pixels = {'IoU_cat': 50.5, 'Acc_cat': 75, 'IoU_dog': None, 'Acc_dog': 0}
+    write_lines(tmp_path / 'metrics.jsonl', dict(iter=2, **objects, **pixels))
+    _, rows = page_of([tmp_path], tmp_path / 'out.html')
+    assert rows[2:10] == [
+        ['', f'{tmp_path.name}, last'],
+        ['iter', '2'],
+        ['Box AP', '0.3'],
+        ['class', 'box AP'],
+        ['cat', '0.250'],
+        ['class', 'IoU', 'Acc'],
+        ['cat', '50.50', '75.00'],
+        ['dog', '-', '0.00'],
+    ]
+
+
+def test_a_resumed_run_adds_the_duration_until_its_checkpoint(tmp_path):
+    evaluated_run(tmp_path, 'ReportHook', steps=4).train()
+    path = tmp_path / 'iter_4.pth'
+    checkpoint = torch.load(path, weights_only=False)
+    assert 0 < checkpoint['meta']['seconds'] < 60
+    checkpoint['meta']['seconds'] = 7200.0
+    torch.save(checkpoint, path)
+    resumed_run(tmp_path, 'ReportHook', steps=6).train()
+    assert read_run(tmp_path).info['duration'].startswith('2:00:')
 
 
 def test_a_training_leaves_its_information_and_says_where_its_report_is(toy_run, tmp_path):

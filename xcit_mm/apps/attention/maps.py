@@ -68,15 +68,18 @@ class AttentionProbe(nn.Module):
     def __init__(self, path: str | Path, device: str | None = None, trusted: bool = False) -> None:
         super().__init__()
         path, self.device = str(path), choose_device(device)
-        state = model_state(read_checkpoint(path, trusted=trusted), path)
-        self.architecture = architecture(state, path)
+        checkpoint = read_checkpoint(path, trusted=trusted)
+        state = model_state(checkpoint, path)
+        self.architecture = architecture(state, path, checkpoint)
         dim, depth, num_heads, patch_size = self.architecture
         arch = dict(embed_dim=dim, depth=depth, num_heads=num_heads, eta=1.0)
         self.backbone = XCiTTrunk(arch, patch_size)
         trunk = {k: v for k, v in backbone_state(state).items() if not k.startswith(PYRAMID)}
         require_same_tensors(trunk, self.backbone.state_dict(), path)
         self.backbone.load_state_dict(trunk)
-        classifier = build_classifier(state, path) if has_class_attention(state) else None
+        classifier = None
+        if has_class_attention(state):
+            classifier = build_classifier(state, path, self.architecture)
         self.cls_token = None if classifier is None else classifier.cls_token
         self.cls_attn_blocks = nn.ModuleList(classifier.cls_attn_blocks if classifier else [])
         self.eval().to(self.device)

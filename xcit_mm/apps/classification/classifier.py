@@ -75,7 +75,7 @@ class Classifier:
         content = read_checkpoint(checkpoint, trusted=trusted)
         self.model = classifier_in(content, checkpoint).to(self.device, self.dtype)
         state = self.model.state_dict()
-        self.architecture = architecture(state, self.checkpoint)
+        self.architecture = architecture(state, self.checkpoint, content)
         self.released_name = name_in_release(self.checkpoint, str(self.architecture))
         images = described_images(content)
         self.classes = described_classes(content)

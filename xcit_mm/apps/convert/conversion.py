@@ -10,6 +10,7 @@ from ...base.files import require_writable_file, write_whole
 from ...network.weights.inflation import RGB, inflate
 from ...network.weights.names import (
     HEAD,
+    PATCH_SIZE,
     architecture,
     backbone_state,
     detector_state,
@@ -38,17 +39,20 @@ def convert(
     if target.exists():
         raise UserError(f'{target} already exists; name a new file')
     require_writable_file(target)
-    state = model_state(read_checkpoint(source, trusted=trusted), source)
+    checkpoint = read_checkpoint(source, trusted=trusted)
+    state = model_state(checkpoint, source)
     is_whole = any(name.split('.')[0].endswith(HEAD) for name in state)
     state = detector_state(state) if is_whole else backbone_state(state)
     require_finite(state, source)
     inflated = ''
     if in_channels is not None or rgb is not None:
         state, inflated = inflate(state, in_channels or RGB, source, rgb)
-    kind = f'{"a model with " if is_whole else ""}{architecture(state, source)}'
+    shape = architecture(state, source, checkpoint)
+    kind = f'{"a model with " if is_whole else ""}{shape}'
+    meta = {'source': str(source), PATCH_SIZE: shape.patch_size}
     try:
         with write_whole(target) as file:
-            torch.save({'meta': {'source': str(source)}, 'state_dict': state}, file)
+            torch.save({'meta': meta, 'state_dict': state}, file)
     except OSError as error:
         raise UserError(f'{target} cannot be written ({reason(error)})') from None
     return f'{target}: {len(state)} tensors of {kind}{inflated and f". {inflated}"}'

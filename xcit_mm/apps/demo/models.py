@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.errors import UserError
-from ...base.run_files import NON_FINITE
+from ...base.run_files import BEST, LAST, NON_FINITE
 from ...predict.model import Model, load_model
 
 RELEASED = re.compile(r'^Weights: (\S+)$', re.MULTILINE)  # in the docstring of a config
@@ -56,7 +56,7 @@ def find_models(config_dir: Path, work_dirs: Path) -> dict[str, list[str]]:
     """
     runs = {}
     for folder in (work_dirs, *work_dirs.glob('*')):
-        paths = [path for path in folder.glob('*.pth') if not path.name.startswith(NON_FINITE)]
+        paths = [path for path in folder.glob('*.pth') if not _is_left_out(path)]
         if paths:
             runs[folder] = sorted(paths, key=_written, reverse=True)
     models = {}
@@ -68,6 +68,11 @@ def find_models(config_dir: Path, work_dirs: Path) -> dict[str, list[str]]:
             text = config.read_text('utf-8', 'replace')  # the config is not run
             models.setdefault(str(config), RELEASED.findall(text))
     return models
+
+
+def _is_left_out(path: Path) -> bool:
+    """Return whether a file holds a bad batch, or is a link to a checkpoint beside it."""
+    return path.name.startswith(NON_FINITE) or (path.name in (BEST, LAST) and path.is_symlink())
 
 
 def _written(path: Path) -> int:

@@ -44,7 +44,13 @@ def count_classifier(arch: str, patch_size: int, size: tuple[int, int]) -> Count
 
     with torch.device('meta'):
         XCiT(arch, patch_size)  # names the choices if there is no such model
-        model = accelerate(timm.create_model(released_name(arch, patch_size)).eval())
+        name = released_name(arch, patch_size)
+        if not timm.is_model(name):
+            raise UserError(
+                f'timm has no XCiT-{arch.upper()}/{patch_size}: count the backbone without '
+                '--classifier'
+            )
+        model = accelerate(timm.create_model(name).eval())
     tokens = -(-size[0] // patch_size) * -(-size[1] // patch_size)
     queries = tokens * model.embed_dim**2 * len(model.cls_attn_blocks)
     parts = [

@@ -112,7 +112,8 @@ def model_card(
     )
     kind = type(module).__name__
     if isinstance(module.backbone, XCiT):
-        kind += f' on {architecture(module.state_dict(), repo)}'
+        shape = architecture(module.state_dict(), repo)
+        kind += f' on {shape._replace(patch_size=module.backbone.patch_size)}'
     card = ModelCard.from_template(
         data,
         template_str=TEMPLATE,

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -88,40 +87,39 @@ def find_start(start: str | None, size: str | None, released_on: str) -> Start:
             another one.
     """
     if start not in (None, IMAGENET, SCRATCH, *RELEASED):
-        return _from_file(str(start), size)
+        require_file(start)
+        return _read(start, size)
     if start is None:
         start = released_on if size in (None, *SIZES_OF_RELEASED) else IMAGENET
     if start == SCRATCH:
         return Start(size or 'n12')
     size = size or 't12'
-    if start == IMAGENET:
-        url = f'{SERVER}{released_name(size, PATCH_SIZE, "384_dist")}.pth'
-        download(url, OTHERWISE)
-        return Start(size, pretrained=url)
-    if start != released_on:
+    if start not in (IMAGENET, released_on):
         raise UserError(f'--start {start} is not for this task: use {released_on} or {IMAGENET}')
-    if size not in SIZES_OF_RELEASED:
+    if start == released_on and size not in SIZES_OF_RELEASED:
         raise UserError(
             f'--start {start} --size {size}: no such model was released: use --start {IMAGENET}, '
             f'or --size {", ".join(SIZES_OF_RELEASED[:-1])} or {SIZES_OF_RELEASED[-1]}'
         )
-    name = released_name(size, PATCH_SIZE).removesuffix('_224')
-    url = f'{SERVER}{RELEASED[start]}_{name}.pth'
+    if start == IMAGENET:
+        name = released_name(size, PATCH_SIZE, '384_dist')
+    else:
+        name = f'{RELEASED[start]}_{released_name(size, PATCH_SIZE).removesuffix("_224")}'
+    url = f'{SERVER}{name}.pth'
     download(url, OTHERWISE)
-    return Start(size, load_from=url)
+    return _read(url, size)
 
 
-def _from_file(path: str, size: str | None) -> Start:
-    require_file(path)
-    state = model_state(read_checkpoint(path), path)
-    require_finite(state, path)
-    model = architecture(state, path)
+def _read(name: str, size: str | None) -> Start:
+    """Return the start of the weights in a file or at a URL, if a training can load them."""
+    state = model_state(read_checkpoint(name), name)
+    require_finite(state, name)
+    model = architecture(state, name)
     if model.arch is None or size not in (None, model.arch):
         sizes = f'not {size}' if size else f'not one of {", ".join(ARCHS)}'
-        raise UserError(f'--start {path} holds {model}, {sizes}')
-    has_head = any(name.partition('.')[0].endswith(HEAD[0]) for name in state)
-    where = path if '://' in path else str(Path(path).expanduser().resolve())
-    weights = dict(load_from=where) if has_head else dict(pretrained=where)
+        raise UserError(f'--start {name} holds {model}, {sizes}')
+    has_head = any(key.partition('.')[0].endswith(HEAD[0]) for key in state)
+    weights = dict(load_from=name) if has_head else dict(pretrained=name)
     return Start(model.arch, model.patch_size, **weights)
 
 

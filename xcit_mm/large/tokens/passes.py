@@ -275,8 +275,9 @@ class Passes:
     def _patch_tile(self) -> tuple[int, int]:
         rows, columns = map(min, self.tile, PATCH_TILE if self.scale == 1 else GPU_PATCH_TILE)
         max_rows = getattr(self.image, 'max_rows', None)
-        if max_rows is not None:  # which include the row above the tile
-            rows = max(1, min(rows, max_rows // self.backbone.patch_size - 1))
+        if max_rows is not None:  # which include the rows above and below the tile
+            reach = sum(self.backbone.patch_embed.reach)
+            rows = max(1, min(rows, max_rows // self.backbone.patch_size - reach))
         return rows, columns
 
     def _embed(self, store: TokenFile, progress: Progress) -> Tensor:
@@ -330,11 +331,18 @@ class Passes:
     def _window_of_pixels(self, window: Window) -> Window:
         """Return the pixels that a window of patches reads.
 
-        A token reads 15 pixels (7 for patch size 8) above and left of its patch.
+        A token reads 15 pixels (7 for patch size 8) above and left of its patch. For patch size 4,
+        it reads 5, and 2 below and right of it.
         """
-        P, outer = self.backbone.patch_size, _with_row_and_column_before(window)
-        spans = zip(outer, self.image.shape[1:], strict=True)
+        P = self.backbone.patch_size
+        spans = zip(self._patches_read(window), self.image.shape[1:], strict=True)
         return Window(*(slice(span.start * P, min(n, span.stop * P)) for span, n in spans))
+
+    def _patches_read(self, window: Window) -> Window:
+        """Return the patches that hold all pixels which a window of patches reads."""
+        before, after = self.backbone.patch_embed.reach
+        spans = zip(window, self.size, strict=True)
+        return Window(*(slice(max(0, s.start - before), min(s.stop + after, n)) for s, n in spans))
 
     def _read_pixels(self, window: Window) -> list[Tensor]:
         """Read the pixels (channels, h, w) of a window of patches, or what they are made of."""
@@ -354,7 +362,7 @@ class Passes:
         else:
             (pixels,) = parts
         x = self.backbone.patch_embed(pixels[None].to(self.dtype))
-        x = x[(..., *window.within(_with_row_and_column_before(window)))]
+        x = x[(..., *window.within(self._patches_read(window)))]
         x = x + self.backbone.pos_embeder(*self.size, window)
         return self._masked(window, x[0].permute(1, 2, 0).contiguous())
 
@@ -516,10 +524,6 @@ class Passes:
         H, W = self.covered
         strides = [stride for _, stride, _, _ in self.backbone.levels]
         return [(self._channels, H // stride, W // stride) for stride in strides]
-
-
-def _with_row_and_column_before(window: Window) -> Window:
-    return Window(*(slice(max(0, span.start - 1), span.stop) for span in window))
 
 
 def apply_where(function: Callable[[Tensor], Tensor], are_computed: Tensor, x: Tensor) -> Tensor:

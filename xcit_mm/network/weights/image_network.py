@@ -1,5 +1,6 @@
 """The network that embeds images, from any file with an XCiT, and what the file says of images."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from .read import read_checkpoint
 
 # The keys in ``meta`` of our checkpoints. The last one is False if class attention was not trained.
 IMAGES, CLASSES, CLASS_ATTENTION = 'images', 'classes', 'class_attention'
+BIRDER_IMAGES = 'rgb_stats'  # the mean and standard deviation of images in 0..1
 
 
 class ImageNetwork(NamedTuple):
@@ -56,7 +58,7 @@ def load_image_network(path: str | Path, trusted: bool = False) -> ImageNetwork:
     }
     if meta_of(checkpoint).get(CLASS_ATTENTION) is False:
         state = {name: value for name, value in state.items() if not name.startswith(CLASSIFIER)}
-    shape = architecture(state, path)
+    shape = architecture(state, path, checkpoint)
     has_token = any(name.startswith(CLASSIFIER) for name in state)
     stem = state.get(STEM)
     arch = shape.arch or dict(
@@ -70,7 +72,13 @@ def load_image_network(path: str | Path, trusted: bool = False) -> ImageNetwork:
 
 
 def described_images(checkpoint: Any) -> dict[str, Any]:
-    """Return ``meta['images']`` of what a file holds, or an empty dict without it."""
+    """Return ``meta['images']`` of what a file holds, or an empty dict without it.
+
+    A file of birder says how its images are normalized.
+    """
+    stats = checkpoint.get(BIRDER_IMAGES) if isinstance(checkpoint, Mapping) else None
+    if isinstance(stats, Mapping):
+        return {name: [255 * x for x in stats[name]] for name in ('mean', 'std')}
     return dict(meta_of(checkpoint).get(IMAGES) or {})
 
 

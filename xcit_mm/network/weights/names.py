@@ -12,18 +12,33 @@ import torch
 from torch import Tensor
 
 from ...base.errors import UserError, one_line
-from ..archs import ARCHS, PATCH_SIZES
+from ..archs import ARCHS, STEM_STRIDES
 from .inflation import RGB, STEM
 
-WRAPPERS = ('state_dict', 'model', 'teacher', 'student')
+WRAPPERS = ('state_dict', 'model', 'teacher', 'student', 'state')
 # The ends of rpn_head, roi_head, bbox_head ...; DINO's generator embeds the classes, too.
 HEAD = ('_head', 'dn_query_generator')
 BACKBONE = 'backbone.'  # the prefix of a backbone in detectors, segmentors and the authors' DINO
 TEACHER = 'teacher.backbone.'  # its prefix in our DINO, which evaluates the teacher, too
+NORMALIZED = 'model.'  # the prefix of a robust classifier behind the layer that normalizes images
 # The classification head of the released ImageNet models.
 CLASSIFIER = ('cls_token', 'cls_attn_blocks.', 'norm.', 'head.')
 # The parts of our backbone that ImageNet models do not have.
 PYRAMID = ('fpn1.', 'fpn2.', 'out_norms.')
+# birder counts the blocks of each stage, and numbers the branches of a block in their order, where
+# the authors call the local interaction the third one.
+BIRDER_BLOCK = re.compile(r'block1\.stage(\d+)\.(\d+)\.')
+BIRDER = {
+    r'^block2\.([01])\.': r'cls_attn_blocks.\1.',
+    r'^block2\.2\.': 'norm.',
+    r'^classifier\.': 'head.',
+    r'\.mlp\.0\.': '.mlp.fc1.',
+    r'\.mlp\.3\.': '.mlp.fc2.',
+}
+SWAPPED = {'norm2': 'norm3', 'norm3': 'norm2', 'gamma2': 'gamma3', 'gamma3': 'gamma2'}
+# What the robust release calls its files for images of 32 pixels, whose patches have 4 pixels.
+SMALL_IMAGES = 'cifar'
+PATCH_SIZE = 'patch_size'  # the key in ``meta`` of our checkpoints
 QUERY = '.q.weight'  # of class attention in timm, whose queries, keys and values are separate
 NUM_SHOWN = 3  # tensors of each side in an error
 
@@ -50,12 +65,21 @@ class Architecture(NamedTuple):
         )
 
 
-def architecture(state: Mapping[str, Tensor], path: str | Path) -> Architecture:
-    """Return the architecture of the XCiT in the weights of a file, or raise a UserError."""
+def architecture(
+    state: Mapping[str, Tensor], path: str | Path, checkpoint: Any = None
+) -> Architecture:
+    """Return the architecture of the XCiT in the weights of a file, or raise a UserError.
+
+    Patches of 4 and of 16 pixels have the same weights. They have 4 if ``meta`` of the
+    ``checkpoint`` that held the weights says so, or if it says nothing and the file is named after
+    CIFAR, as in the robust release.
+    """
     result = _find_architecture(state)
     if result is None:
         raise UserError(f'{path} holds {_summary(state, state)}')
-    return result
+    is_small = SMALL_IMAGES in Path(path).name.lower()
+    patch_size = meta_of(checkpoint).get(PATCH_SIZE) or (4 if is_small else None)
+    return result._replace(patch_size=4) if (result[3], patch_size) == (16, 4) else result
 
 
 def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
@@ -63,7 +87,7 @@ def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
 
     They are a state dict by itself (timm, DINO) or under ``state_dict`` (mmdet, mmseg, mmengine),
     ``model`` (the authors' ImageNet release), ``teacher`` or ``student`` (DINO, which evaluates the
-    teacher).
+    teacher), or ``state`` (birder).
     """
     state = checkpoint if isinstance(checkpoint, Mapping) else {}
     wrapped = (state.get(name) for name in WRAPPERS)
@@ -83,11 +107,30 @@ def meta_of(checkpoint: Any) -> Mapping[str, Any]:
 
 def without_prefix(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Return the weights of the backbone by their names in it; without a prefix, all weights."""
-    for prefix in (TEACHER, BACKBONE):
+    for prefix in (TEACHER, BACKBONE, NORMALIZED):
         prefixed = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
         if prefixed:
-            return prefixed
-    return state
+            return _without_stages(prefixed)
+    return _without_stages(state)
+
+
+def _without_stages(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return the weights of an XCiT of birder under the authors' names, and others as they are."""
+    blocks = {tuple(map(int, match.groups())) for match in map(BIRDER_BLOCK.match, state) if match}
+    numbers = {place: number for number, place in enumerate(sorted(blocks))}
+
+    def renamed(name: str) -> str:
+        if match := BIRDER_BLOCK.match(name):
+            parts = name[match.end() :].split('.')
+            number = numbers[int(match[1]), int(match[2])]
+            name = '.'.join([f'blocks.{number}', *(SWAPPED.get(part, part) for part in parts)])
+        # A layer of its stem holds a convolution, BatchNorm and GELU.
+        name = re.sub(r'(?<=^patch_embed\.proj\.)\d+', lambda m: str(2 * int(m[0])), name)
+        for pattern, ours in BIRDER.items():
+            name = re.sub(pattern, ours, name)
+        return name
+
+    return {renamed(name): value for name, value in state.items()} if blocks else state
 
 
 def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -189,13 +232,15 @@ def _find_architecture(state: Mapping[str, Tensor]) -> Architecture | None:
     num_convs = sum(bool(re.fullmatch(r'patch_embed\.proj\.\d\.0\.weight', n)) for n in trunk)
     tensors = [trunk.get(f'blocks.0.{name}') for name in ('gamma3', 'attn.temperature')]
     embed_dim, num_heads = (len(t) if t is not None and t.ndim else 0 for t in tensors)
-    patch_size = 2**num_convs
+    # Strides of 1, of patches of 4, are not in the weights: see :func:`architecture`.
+    patch_sizes = {len(strides): 2 ** len(strides) for strides in STEM_STRIDES.values()}
+    patch_size = patch_sizes.get(num_convs)
     if (
         not embed_dim
         or not num_heads
         or embed_dim % 8
         or embed_dim % num_heads
-        or patch_size not in PATCH_SIZES
+        or patch_size is None
     ):
         return None
     return Architecture(embed_dim, depth, num_heads, patch_size)

@@ -10,8 +10,15 @@ from torch import Tensor, nn
 from ...base.environment import require
 from ...base.errors import UserError
 from ..accelerate import accelerate
+from ..archs import STEM_STRIDES
 from .inflation import STEM
-from .names import architecture, model_state, require_same_tensors, without_prefix
+from .names import (
+    Architecture,
+    architecture,
+    model_state,
+    require_same_tensors,
+    without_prefix,
+)
 from .read import read_checkpoint
 
 
@@ -35,7 +42,8 @@ def load_classifier(path: str | Path, trusted: bool = False) -> nn.Module:
 
 def classifier_in(checkpoint: Any, path: str | Path) -> nn.Module:
     """Build the model of :func:`load_classifier` from what a file holds."""
-    model = build_classifier(model_state(checkpoint, path), path)
+    state = model_state(checkpoint, path)
+    model = build_classifier(state, path, architecture(state, path, checkpoint))
     if not model.num_classes:
         raise UserError(
             f'{path} has no classification head, like every DINO model: name the file of a '
@@ -44,8 +52,13 @@ def classifier_in(checkpoint: Any, path: str | Path) -> nn.Module:
     return model
 
 
-def build_classifier(state: Mapping[str, Tensor], path: str | Path) -> nn.Module:
-    """Build the model of :func:`load_classifier` from its weights; without a head for DINO."""
+def build_classifier(
+    state: Mapping[str, Tensor], path: str | Path, shape: Architecture
+) -> nn.Module:
+    """Build the model of :func:`load_classifier` from its weights; without a head for DINO.
+
+    ``shape`` is the architecture of the weights.
+    """
     require('timm')
     from timm.models.xcit import Xcit, checkpoint_filter_fn
 
@@ -55,12 +68,11 @@ def build_classifier(state: Mapping[str, Tensor], path: str | Path) -> nn.Module
             f'{path} is not a classifier but a backbone, detector or segmentor: it has no '
             'class-attention layers'
         )
-    shape = architecture(state, path)
     head = state.get('head.weight')
     class_layers = {name.split('.')[1] for name in state if name.startswith('cls_attn_blocks.')}
     with torch.device('meta'):  # skips the initialization: every value is replaced
         model = Xcit(
-            patch_size=shape.patch_size,
+            patch_size=16 if shape.patch_size == 4 else shape.patch_size,
             in_chans=state[STEM].shape[1],
             num_classes=0 if head is None else len(torch.atleast_1d(head)),
             embed_dim=shape.embed_dim,
@@ -70,6 +82,10 @@ def build_classifier(state: Mapping[str, Tensor], path: str | Path) -> nn.Module
             # In the release, only N12 normalizes the class token alone after the attention.
             tokens_norm=shape.arch != 'n12',
         )
+    convolutions = [layer for layer in model.patch_embed.modules() if isinstance(layer, nn.Conv2d)]
+    for layer, stride in zip(convolutions, STEM_STRIDES[shape.patch_size], strict=True):
+        layer.stride = stride, stride  # timm has none of 1, of patches of 4 pixels
+    model.patch_embed.patch_size = shape.patch_size
     model.to_empty(device='cpu')
     weights = checkpoint_filter_fn(dict(state), model)
     require_same_tensors(weights, model.state_dict(), path)

@@ -9,8 +9,10 @@ from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from ...base.errors import reason
 from ...base.files import remove_unfinished, write_whole
-from ...base.run_files import POINTER
+from ...base.run_files import BEST, LAST, POINTER
+from .links import is_of_user, point_to
 
 UNSCHEDULED = 'iter_{}.pth'  # the name of a checkpoint that the config does not schedule
 
@@ -23,6 +25,9 @@ class WholeCheckpointHook(CheckpointHook):
     dir may have been moved since the last start, and the checkpoint that a run resumes from may
     come from somebody else. So the hook follows no path in a checkpoint: it removes only files
     directly in its folder, with names that it would choose. On an object store it removes none.
+
+    The links ``last.pth`` and, with ``save_best``, ``best.pth`` in the work dir name the newest and
+    the best checkpoint; of several metrics, the best by the first.
     """
 
     def before_train(self, runner: Runner) -> None:
@@ -49,6 +54,12 @@ class WholeCheckpointHook(CheckpointHook):
         if is_main_process():
             for folder in {runner.work_dir, self.out_dir}:
                 remove_unfinished(Path(folder))  # of a run that was killed
+            self._check_links(runner)
+            if is_saved:
+                self._link(runner, LAST, str(source))
+            # A run that was killed may have removed its best checkpoint and not written the next.
+            if self.best or not Path(runner.work_dir, BEST).exists():
+                self._link_best(runner)
 
     def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
         """Write the checkpoint of an interval when no gradients are accumulated."""
@@ -61,19 +72,24 @@ class WholeCheckpointHook(CheckpointHook):
             self._save_checkpoint(runner)
 
     @property
-    def best(self) -> list[str]:
-        """The paths of the best checkpoints, one for each metric of ``save_best``."""
+    def best(self) -> dict[str, str | None]:
+        """The best checkpoint by each metric of ``save_best``, None before the first."""
         if self.save_best is None:
-            return []
-        is_single = len(self.key_indicators) == 1
-        paths = [self.best_ckpt_path] if is_single else self.best_ckpt_path_dict.values()
-        return [str(path) for path in paths if path is not None]
+            return {}
+        if len(self.key_indicators) == 1:
+            return {self.key_indicators[0]: self.best_ckpt_path}
+        return {name: self.best_ckpt_path_dict[name] for name in self.key_indicators}
 
     def save_unscheduled(self, runner: Runner, done: int) -> None:
         """Write a checkpoint after ``done`` iterations that the config does not schedule."""
         if self.written != done:
             name = UNSCHEDULED.format(done)
             self._write(runner, name, dict(epoch=runner.epoch, iter=done))
+
+    def _save_best_checkpoint(self, runner: Runner, metrics: dict[str, Any]) -> None:
+        super()._save_best_checkpoint(runner, metrics)
+        if is_main_process() and self.best:
+            self._link_best(runner)
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
         self._write(runner, self.filename_tmpl.format(step), meta)
@@ -97,6 +113,7 @@ class WholeCheckpointHook(CheckpointHook):
             return
         with write_whole(Path(runner.work_dir, POINTER), 'w') as file:
             file.write(self.last_ckpt)
+        self._link(runner, LAST, self.last_ckpt)
         if self.max_keep_ckpts > 0:
             iters = len(runner.train_dataloader) if self.by_epoch else 1
             written = {(i * iters, path) for i, path in self._files(self.filename_tmpl)}
@@ -107,6 +124,30 @@ class WholeCheckpointHook(CheckpointHook):
             ours = [path for _, path in until_now if path not in self._kept]
             for path in ours[: -self.max_keep_ckpts]:
                 path.unlink()
+
+    def _check_links(self, runner: Runner) -> None:
+        """Log once why the work dir gets no links, if it gets none."""
+        folder, why = Path(runner.work_dir), ''
+        taken = [name for name in (BEST, LAST) if is_of_user(folder / name)]
+        self._has_links = '://' not in self.out_dir
+        if not self._has_links:
+            why = f'the checkpoints are in {self.out_dir}'
+        elif taken:
+            why = f'{folder / taken[0]} is not a link, and stays as it is'
+        if why:
+            runner.logger.info(f'No link {" or ".join(taken or (BEST, LAST))} is made: {why}')
+
+    def _link_best(self, runner: Runner) -> None:
+        self._link(runner, BEST, next(iter(self.best.values()), None))
+
+    def _link(self, runner: Runner, name: str, checkpoint: str | None) -> None:
+        if not self._has_links:
+            return
+        try:
+            point_to(Path(runner.work_dir, name), checkpoint and Path(checkpoint))
+        except OSError as error:
+            self._has_links = False
+            runner.logger.info(f'No link {BEST} or {LAST} is made: {reason(error)}')
 
     def _files(self, template: str, prefix: str = '') -> list[tuple[int, Path]]:
         """Return the files, not links, that a template names, with their numbers."""

@@ -133,9 +133,10 @@ class CheckpointedRunner(Runner):
         self.logger.info('Loaded %d of the %d tensors from %s', len(state), len(wanted), filename)
         if initial:
             self.logger.warning(
-                'These keep their initial values, as they are missing from %s or have another '
-                'size: %s',
-                filename,
+                '%d of the %d tensors are new, with random weights, because the file has none of '
+                'their size: %s',
+                len(initial),
+                len(wanted),
                 ', '.join(modules_of(initial)),
             )
         return checkpoint

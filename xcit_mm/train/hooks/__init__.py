@@ -23,6 +23,7 @@ from . import (  # noqa: F401  registered when they are imported
     model_errors,
     momentum_teacher,
     non_finite,
+    one_line_logger,
     pictures,
     report_hook,
     same_teacher,

@@ -16,8 +16,9 @@ class DescribeHook(Hook):
 
     ``images`` are the ``channels``, ``mean``, ``std`` and ``bgr_to_rgb`` of the preprocessor, the
     ``size`` of the pictures of an evaluation, and the loader of images with other bands as
-    ``bands``. ``classes`` are the names of the classes. A ``description`` of the model is added,
-    such as the teacher of a distillation.
+    ``bands``. ``patch_size`` is that of an XCiT, whose weights do not tell 4 from 16. ``classes``
+    are the names of the classes. A ``description`` of the model is added, such as the teacher of a
+    distillation.
     """
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
@@ -34,6 +35,7 @@ class DescribeHook(Hook):
             size=getattr(model, 'image_size', None),
             bands=next(loaders, None),
         )
+        meta['patch_size'] = getattr(model.backbone, 'patch_size', None)
         classes = runner.train_dataloader.dataset.metainfo.get('classes')
         if classes:
             meta['classes'] = list(classes)

@@ -16,6 +16,7 @@ from ...base.environment import require
 from ...base.files import write_whole
 from ...base.run_files import LOSSES, METRICS
 from ..report.reading import TIMES, read_lines
+from ..report.tables import figures_by_class
 from . import order
 
 PREFIXES = {LOSSES: 'train', METRICS: 'val'}  # of names in services that draw curves
@@ -54,6 +55,7 @@ class LossLogHook(Hook):
     def after_val_epoch(self, runner: Runner, metrics: dict[str, Any] | None = None) -> None:
         if self._is_writing:
             numbers = {k: v for k, v in (metrics or {}).items() if isinstance(v, Real)}
+            numbers |= figures_by_class(runner.val_loop.evaluator)
             self._write(runner, METRICS, dict(iter=runner.iter, epoch=runner.epoch) | numbers)
 
     def _begin(self, runner: Runner) -> None:

@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from mmengine.logging import MMLogger
 from mmengine.registry import METRICS
 from mmseg.evaluation import IoUMetric
 from torch import Tensor
 
+from ...base.console import only_warnings
 from ...base.geometry import tiles, whole
 from ...large.files.image_source import TILE
 from ...predict.errors.error_tables import ErrorTables
@@ -28,6 +30,8 @@ class ClassIoUMetric(IoUMetric):
     Attributes:
         class_iou: After an evaluation the IoU in percent by class name; NaN for a class that is
             neither in the labels nor predicted.
+        class_figures: Likewise, each figure by its name and the name of the class: IoU, Acc, and
+            what else ``iou_metrics`` asks for.
     """
 
     def process(self, data_batch: dict, data_samples: Sequence[dict[str, Any]]) -> None:
@@ -86,7 +90,15 @@ class ClassIoUMetric(IoUMetric):
         union = predicted + labeled - common
         self._ious = (common / union * 100).tolist()
         self.class_iou = dict(zip(classes, self._ious, strict=True))
-        return super().compute_metrics([(common, union, predicted, labeled)])
+        areas = common, union, predicted, labeled
+        figures = self.total_area_to_metrics(*areas, self.metrics, self.nan_to_num, self.beta)
+        self.class_figures = {
+            name: dict(zip(classes, (100 * values).tolist(), strict=True))
+            for name, values in figures.items()
+            if name != 'aAcc'
+        }
+        with only_warnings(MMLogger.get_current_instance()):  # it logs a table of the classes
+            return super().compute_metrics([areas])
 
     def error_tables(self) -> list[ErrorTables]:
         """Return the errors of the last evaluation, in the process that computed its metrics."""

@@ -12,8 +12,10 @@ from PIL import Image
 
 from ...base.errors import one_line
 from ...base.files import write_whole
+from .best import best_validation
 from .plots import MAIN_METRICS, TITLES, choose_plots, draw
 from .reading import Line, Run
+from .tables import tables_by_class
 from .titles import title
 
 PICTURE_SIZE = 960, 960  # pixels at most
@@ -33,6 +35,7 @@ def write_page(runs: Sequence[Run], path: Path) -> None:
         lstrip_blocks=True,
     )
     validations = [validation for run in runs for validation in _last_and_best(run)]
+    parts = {label: tables_by_class(line) for label, line in validations}
     plots = {}
     for name, source in choose_plots(runs):
         file = io.BytesIO()
@@ -45,7 +48,8 @@ def write_page(runs: Sequence[Run], path: Path) -> None:
         runs=[(run, _errors(run), _pictures(run)) for run in runs],
         overview=[_overview(run) for run in runs],
         validations=validations,
-        validation_names=dict.fromkeys(name for _, line in validations for name in line),
+        validation_names=dict.fromkeys(name for _, names in parts.values() for name in names),
+        classes=[(label, table) for label, (tables, _) in parts.items() for table in tables],
         plots=plots,
         config_lines=_different_config_lines(runs),
     )
@@ -59,6 +63,7 @@ def _overview(run: Run) -> dict[str, object]:
         'run': run.name,
         'iterations': max(line['iter'] for line in (*run.losses[-1:], *run.metrics[-1:])),
         'planned': run.info.get('iterations'),
+        'duration': run.info.get('duration'),
         'parameters': parameters.get('all') if isinstance(parameters, dict) else None,
         'losses not finite': sum(math.isnan(line.get('loss', 0)) for line in run.losses),
     }
@@ -69,9 +74,8 @@ def _last_and_best(run: Run) -> Iterator[tuple[str, Line]]:
     if run.metrics:
         yield f'{run.name}, last', run.metrics[-1]
     for name in MAIN_METRICS:
-        lines = [line for line in run.metrics if math.isfinite(line.get(name, math.nan))]
-        if lines:
-            best = max(lines, key=lambda line: line[name])
+        best = best_validation(run.metrics, name)
+        if best is not None:
             if best[name] != run.metrics[-1].get(name):
                 yield f'{run.name}, best', best
             return

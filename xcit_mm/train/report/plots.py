@@ -11,7 +11,7 @@ from ...base.errors import one_line
 from ...base.files import write_whole
 from ...base.fonts import chart_fonts
 from .reading import Run
-from .titles import ACCURACIES, KINDS, OF_CLASS, PANOPTIC, title
+from .titles import ACCURACIES, KINDS, OF_CLASS, OF_PIXELS, PANOPTIC, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ TITLES = MAIN_METRICS | dict(
     feature_spread='Spread of the features',
     momentum='Momentum of the teacher',
 )
-BY_CLASS = tuple(kind + item for kind in KINDS for item in OF_CLASS)
+BY_CLASS = *(kind + item for kind in KINDS for item in OF_CLASS), *OF_PIXELS
 # How names begin: AP50 and so on.
 IN_TABLE_ONLY = *MAIN_METRICS, *ACCURACIES, PANOPTIC, 'mAcc', 'aAcc', 'iter', *BY_CLASS
 FROM_ZERO = 'teacher_entropy', 'feature_spread'  # zero is a collapse

@@ -8,7 +8,8 @@ from pathlib import Path
 from mmengine.evaluator import Evaluator
 
 from ...base.files import write_json
-from .titles import KINDS, OF_CLASS, PRECISIONS, title
+from .reading import NO_OBJECTS
+from .titles import KINDS, OF_CLASS, OF_MMDET, OF_PIXELS, PRECISIONS, title
 
 # The rows of a table with the names of their metrics, its columns, and the format of its figures.
 BOXES_AND_MASKS = dict(boxes='coco/bbox_{}', masks='coco/segm_{}')
@@ -19,6 +20,9 @@ COLUMNS_BY_CLASS = {
     for kind, name in KINDS.items()
     for item, precision in OF_CLASS.items()
 }
+TABLES_BY_CLASS = ((COLUMNS_BY_CLASS, '.3f'), (OF_PIXELS, '.2f'))
+DETAILS = ('_mAP_75', '_mAP_s', '_mAP_m', '_mAP_l')  # the ends of names that a summary leaves out
+MAX_IN_SUMMARY = 8
 HEIGHTS = dict(heights='height/{}')
 ERRORS = dict(MAE='MAE', RMSE='RMSE', delta1='delta1', step='step', step_inside='inside')
 TABLES = (
@@ -38,11 +42,8 @@ def metrics_table(metrics: Mapping[str, float], notes: Sequence[str] = ()) -> st
             for row, name in names.items()
         }
         rows += _table(values, form)
-    by_class: dict[str, dict[str, float]] = {}
-    for prefix, column in COLUMNS_BY_CLASS.items():
-        for metric in [metric for metric in rest if metric.startswith(prefix)]:
-            by_class.setdefault(metric.removeprefix(prefix), {})[column] = rest.pop(metric)
-    rows += _table(by_class, '.3f', 'class')
+    for columns, form in TABLES_BY_CLASS:
+        rows += _table(_take_by_class(rest, columns), form, 'class')
     rows += [[title(name), f'{value:.2f}'] for name, value in rest.items()]
     width = max((len(name) for name, *_ in rows), default=0)
     lines = (
@@ -50,6 +51,51 @@ def metrics_table(metrics: Mapping[str, float], notes: Sequence[str] = ()) -> st
         for name, *cells in rows
     )
     return '\n'.join([*lines, *notes]) or 'No metrics were computed.'
+
+
+def tables_by_class(metrics: Mapping[str, float]) -> tuple[list[list[list[str]]], list[str]]:
+    """Return tables of the metrics of each class, and the names of all other metrics."""
+    rest = dict(metrics)
+    tables = [_table(_take_by_class(rest, cols), form, 'class') for cols, form in TABLES_BY_CLASS]
+    return [table for table in tables if table], list(rest)
+
+
+def _take_by_class(
+    metrics: dict[str, float], columns: Mapping[str, str]
+) -> dict[str, dict[str, float]]:
+    """Move the metrics of each class out of ``metrics``; ``columns`` has the starts of names."""
+    by_class: dict[str, dict[str, float]] = {}
+    for prefix, column in columns.items():
+        for metric in [metric for metric in metrics if metric.startswith(prefix)]:
+            by_class.setdefault(metric.removeprefix(prefix), {})[column] = metrics.pop(metric)
+    return by_class
+
+
+def short_name(name: str) -> str:
+    """Return the name of a metric without that of its evaluator: bbox_mAP of coco/bbox_mAP."""
+    return name.rpartition('/')[2]
+
+
+def summary(metrics: Mapping[str, float], first: str | None = None) -> str:
+    """Name the main metrics in one line, without those of a class or of objects of a size."""
+    _, names = tables_by_class(metrics)
+    names = [n for n in names if not n.endswith((OF_MMDET, *DETAILS))]
+    names.sort(key=lambda name: name != first)
+    values = ((name, metrics[name]) for name in names[:MAX_IN_SUMMARY])
+    return ', '.join(
+        f'{short_name(name)} {"-" if value == NO_OBJECTS else f"{value:.4g}"}'
+        for name, value in values
+    )
+
+
+def figures_by_class(evaluator: Evaluator) -> dict[str, float]:
+    """Return the figures of each class that mmseg's metric only prints, such as IoU_tree."""
+    return {
+        f'{figure}_{name}': value
+        for metric in evaluator.metrics
+        for figure, values in getattr(metric, 'class_figures', {}).items()
+        for name, value in values.items()
+    }
 
 
 def _table(

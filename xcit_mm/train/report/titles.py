@@ -8,6 +8,8 @@ PANOPTIC = 'coco_panoptic/'
 SEGMENTS = {'_th': 'things', '_st': 'stuff'}
 ACCURACIES = {'accuracy/': 'Accuracy', 'knn/': 'k-NN accuracy'}
 OF_CLASS = {'AP_': 'AP', 'AP50_': 'AP50'}  # followed by the name of the class
+# The figures of a class of pixels, followed by its name.
+OF_PIXELS = {f'{n}_': n for n in ('IoU', 'Acc', 'Dice', 'Fscore', 'Precision', 'Recall')}
 OF_MMDET = '_precision'  # after the name of a class: the AP of its boxes or masks
 
 
@@ -23,6 +25,9 @@ def title(name: str) -> str:
                 if item.startswith(start):
                     return f'{kind} {precision} of {item.removeprefix(start)}'
             return f'{kind} {PRECISIONS.get(item, item)}'
+    for prefix, figure in OF_PIXELS.items():
+        if name.startswith(prefix):
+            return f'{figure} of {name.removeprefix(prefix)}'
     if name.startswith('coco/') and name.endswith(OF_MMDET):
         return f'AP of {name.removeprefix("coco/").removesuffix(OF_MMDET)}'
     quality = name.removeprefix(PANOPTIC)
