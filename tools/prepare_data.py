@@ -55,7 +55,30 @@ def parse_arguments() -> argparse.Namespace:
         conversion.add_argument('--skip-bad', action='store_true', help=text)
         if name != 'coco_panoptic':
             add_start_arguments(conversion, 'coco', 'detector')
+    add_masks_parser(datasets)
     return parser.parse_args()
+
+
+def add_masks_parser(datasets: 'argparse._SubParsersAction') -> None:
+    text = 'write a config for a segmentor on images and their label images, which stay in place'
+    parser = datasets.add_parser('masks', help=text, description=text)
+    parser.add_argument('images', metavar='IMAGES', type=Path, help='the folder of the images')
+    text = 'the folder of the label images: PNG or TIFF files with the names of the images'
+    parser.add_argument('labels', metavar='LABELS', type=Path, help=text)
+    text = 'the folder to write to'
+    parser.add_argument('--root', metavar='DIR', type=Path, required=True, help=text)
+    text = (
+        'the names of the classes, in the order of their numbers, or a file with one in each line; '
+        'default: class_0, class_1 and so on, or the names in the file of --colors'
+    )
+    parser.add_argument('--classes', metavar='NAME,NAME|FILE', help=text)
+    text = 'a file with the class of each color: R G B NAME or #rrggbb NAME in each line'
+    parser.add_argument('--colors', metavar='FILE', type=Path, help=text)
+    text = '0 is unlabeled, and 1 is the first class'
+    parser.add_argument('--reduce-zero-label', action='store_true', help=text)
+    text = 'leave out images whose labels cannot be used, instead of writing nothing'
+    parser.add_argument('--skip-bad', action='store_true', help=text)
+    add_start_arguments(parser, 'ade20k', 'segmentor')
 
 
 def add_start_arguments(parser: argparse.ArgumentParser, released_on: str, kind: str) -> None:
@@ -74,7 +97,9 @@ def main() -> None:
     with cli.imports():
         from xcit_mm.config.start import find_start
         from xcit_mm.data.datasets.fetch import DATASETS, prepare
+        from xcit_mm.data.importers.color_table import read_names
         from xcit_mm.data.importers.write_coco import convert, objects
+        from xcit_mm.data.importers.write_masks import convert_masks
         from xcit_mm.data.importers.write_panoptic import PANOPTIC
     if args.dataset in FORMATS:
         if args.dataset == 'coco_panoptic':
@@ -84,6 +109,19 @@ def main() -> None:
         module = import_module(f'xcit_mm.data.importers.{args.dataset}')
         dataset = getattr(module, FORMATS[args.dataset][1])(args.source)
         convert(dataset, args.root, layout, args.skip_bad)
+        return
+    if args.dataset == 'masks':
+        convert_masks(
+            args.images,
+            args.labels,
+            args.root,
+            names=None if args.classes is None else read_names(args.classes),
+            colors=args.colors,
+            reduces_zero=args.reduce_zero_label,
+            start=args.start,
+            size=args.size,
+            skip_bad=args.skip_bad,
+        )
         return
     dataset = DATASETS[args.dataset]
     data_root = prepare(dataset, args.root, args.splits, args.mirror, args.keep_archives)

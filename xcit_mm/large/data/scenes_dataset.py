@@ -26,6 +26,7 @@ from ..labels.placed_rasters import laid_over
 from ..labels.polygon_labels import PolygonLabels
 
 LABELS = 'labels'  # the name of their folder in data_prefix
+LIST = '.txt'  # the suffix of a file that lists images
 FEATURES = ('.geojson', '.json', '.gpkg')  # suffixes of files of polygons
 
 
@@ -42,7 +43,8 @@ class Scenes(BaseDataset):
       georeference, and in pixels otherwise, for segmentors and detectors.
 
     With an ``ann_file``, the polygons are the objects of that COCO file, which also lists the
-    images.
+    images. If it is a text file (``.txt``), each of its lines is the path of an image in their
+    folder, and the labels are in files as above.
 
     Args:
         data_prefix: ``img``, the folder of the images, and ``labels``, the folder of the files with
@@ -81,6 +83,10 @@ class Scenes(BaseDataset):
         super().__init__(*args, data_prefix={**data_prefix}, serialize_data=False, **kwargs)
 
     @property
+    def _has_objects_file(self) -> bool:
+        return bool(self.ann_file) and not self.ann_file.endswith(LIST)
+
+    @property
     def classes(self) -> Sequence[str]:
         return self._metainfo.get('classes') or ()
 
@@ -92,7 +98,7 @@ class Scenes(BaseDataset):
         return [info for info in self.data_list if len(info['polygons'].shapes)]
 
     def load_data_list(self) -> list[dict]:
-        images = self._listed_in_file() if self.ann_file else self._listed_in_folder()
+        images = self._listed_in_file() if self._has_objects_file else self._listed_in_folder()
         return [self._described(*image) for image in images]
 
     def get_data_info(self, idx: int) -> dict:
@@ -113,15 +119,21 @@ class Scenes(BaseDataset):
         of_labels = Path(self.data_prefix.get(LABELS, folder))
         # NAME_labels.tif is not an image.
         other = label_suffix if of_labels == folder and label_suffix != img_suffix else None
-        for number, path in enumerate(images_of(self, img_suffix, other)):
+        paths = self._listed_by_path() if self.ann_file else images_of(self, img_suffix, other)
+        for number, path in enumerate(paths):
             name = path.relative_to(folder)
-            labels = of_labels / name.with_name(name.name[: -len(img_suffix)] + label_suffix)
+            end = path.suffix if self.ann_file else img_suffix
+            labels = of_labels / name.with_name(name.name[: -len(end)] + label_suffix)
             if not labels.is_file():
                 raise UserError(
                     f'{labels} with the labels of {path} is missing: write it, or set labels in '
                     'data_prefix and label_suffix'
                 )
             yield path, number, labels
+
+    def _listed_by_path(self) -> list[Path]:
+        lines = Path(self.ann_file).read_text(encoding='utf-8').splitlines()
+        return [Path(self.data_prefix['img'], line.strip()) for line in lines if line.strip()]
 
     def _listed_in_file(self) -> Iterator[tuple[Path, int, LabeledPolygons]]:
         content, self.remark = read_annotations(self.ann_file, encodes_masks=False)
@@ -172,7 +184,7 @@ class Scenes(BaseDataset):
     def _described(self, path: Path, id_: int, labels: Path | LabeledPolygons) -> dict:
         image = open_header(path)
         info = listed(path, id_, image) | dict(label_map=None, reduce_zero_label=False)
-        file = Path(self.ann_file) if self.ann_file else labels
+        file = Path(self.ann_file) if self._has_objects_file else labels
         if isinstance(labels, Path) and labels.suffix.lower() in FEATURES:
             labels = read_polygons(labels, image, self.classes, self._class_property)
         if isinstance(labels, Path):
