@@ -46,4 +46,5 @@ model = dict(
         # Of 512 regions, nearly all are background where objects are few.
         rcnn=dict(**ignored, sampler=dict(num=128)),
     ),
+    test_cfg=dict(rpn=dict(max_per_img=300)),
 )

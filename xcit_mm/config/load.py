@@ -20,7 +20,6 @@ from ..base.errors import (
 from ..base.shipped import CONFIGS, find_config, is_folder
 from .config_data import read_description
 from .draft import use_draft
-from .iterations import multiply_iterations
 from .jitter import use_jitter
 from .tree import arguments_of, nodes, registered_class, replace_nodes
 
@@ -137,6 +136,8 @@ def _apply(options: dict[str, Any], cfg: Config, path: Path) -> None:
 
 
 def _set_length(cfg: Config, max_iters: Any, path: Path) -> None:
+    from .iterations import multiply_iterations
+
     before = (cfg.get('train_cfg') or {}).get('max_iters')
     if before is None:
         raise UserError(

@@ -10,7 +10,7 @@ import torch
 from ..base.errors import UserError
 from ..network.archs import ARCHS, released_name
 from ..network.weights.cache import download
-from ..network.weights.names import HEAD, architecture, model_state, require_finite
+from ..network.weights.names import architecture, model_state, require_finite
 from ..network.weights.pretrained import require_file
 from ..network.weights.read import read_checkpoint
 from .adapt import AUTO
@@ -19,6 +19,7 @@ SERVER = 'https://dl.fbaipublicfiles.com/xcit/'
 # The released models with heads, by the dataset that they were trained on. All have patch size 16
 # here, which is four times as fast as 8.
 RELEASED = {'coco': 'coco/maskrcnn', 'ade20k': 'ade/sem_fpn'}
+HEADS = {'coco': 'roi_head.', 'ade20k': 'decode_head.'}  # of the models for these tasks
 SIZES_OF_RELEASED = 't12', 's12', 's24', 'm24'
 PATCH_SIZE = 16
 IMAGENET, SCRATCH = 'imagenet', 'scratch'
@@ -45,12 +46,14 @@ class Start:
         patch_size: 8 or 16 pixels.
         load_from: The file or URL of a detector or segmentor, or None.
         pretrained: The file or URL of a backbone or classifier, or None.
+        neck_channels: The channels of the neck in ``load_from``.
     """
 
     arch: str
     patch_size: int = PATCH_SIZE
     load_from: str | None = None
     pretrained: str | None = None
+    neck_channels: int | None = None
 
     @property
     def is_scratch(self) -> bool:
@@ -88,7 +91,7 @@ def find_start(start: str | None, size: str | None, released_on: str) -> Start:
     """
     if start not in (None, IMAGENET, SCRATCH, *RELEASED):
         require_file(start)
-        return _read(start, size)
+        return _read(start, size, released_on)
     if start is None:
         start = released_on if size in (None, *SIZES_OF_RELEASED) else IMAGENET
     if start == SCRATCH:
@@ -107,20 +110,24 @@ def find_start(start: str | None, size: str | None, released_on: str) -> Start:
         name = f'{RELEASED[start]}_{released_name(size, PATCH_SIZE).removesuffix("_224")}'
     url = f'{SERVER}{name}.pth'
     download(url, OTHERWISE)
-    return _read(url, size)
+    return _read(url, size, released_on)
 
 
-def _read(name: str, size: str | None) -> Start:
-    """Return the start of the weights in a file or at a URL, if a training can load them."""
+def _read(name: str, size: str | None, released_on: str) -> Start:
+    """Return the start of the weights in a file or at a URL, if a training can load them.
+
+    Of a model for another task, the training uses the backbone.
+    """
     state = model_state(read_checkpoint(name), name)
     require_finite(state, name)
     model = architecture(state, name)
     if model.arch is None or size not in (None, model.arch):
         sizes = f'not {size}' if size else f'not one of {", ".join(ARCHS)}'
         raise UserError(f'--start {name} holds {model}, {sizes}')
-    has_head = any(key.partition('.')[0].endswith(HEAD[0]) for key in state)
-    weights = dict(load_from=name) if has_head else dict(pretrained=name)
-    return Start(model.arch, model.patch_size, **weights)
+    if not any(key.startswith(HEADS[released_on]) for key in state):
+        return Start(model.arch, model.patch_size, pretrained=name)
+    neck = state.get('neck.fpn_convs.0.conv.weight', ())
+    return Start(model.arch, model.patch_size, load_from=name, neck_channels=len(neck) or None)
 
 
 def schedule(start: Start, num_images: int) -> Mapping[str, Any]:

@@ -123,6 +123,16 @@ def test_sizes_without_a_released_detector_start_from_imagenet(cache):
     assert find_start('scratch', None, 'coco') == Start('n12')
 
 
+def test_a_file_of_another_task_gives_its_backbone_and_a_small_detector_its_neck(tmp_path):
+    state = released('n12')['state_dict']
+    torch.save(state, tmp_path / 'detector.pth')
+    assert find_start(f'{tmp_path}/detector.pth', None, 'ade20k').load_from is None
+    assert find_start(f'{tmp_path}/detector.pth', None, 'ade20k').pretrained is not None
+    torch.save(state | {'neck.fpn_convs.0.conv.weight': torch.zeros(64)}, tmp_path / 'small.pth')
+    start = find_start(f'{tmp_path}/small.pth', None, 'coco')
+    assert (start.arch, start.neck_channels) == ('n12', 64)
+
+
 def test_the_run_is_as_long_as_the_number_of_images_needs():
     start = Start('t12', load_from='x.pth')
     steps = [schedule(start, n)['max_iters'] for n in (1, 48, 500, 10_000)]

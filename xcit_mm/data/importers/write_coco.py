@@ -29,6 +29,7 @@ HELD_OUT = 10  # every tenth image is for validation if the dataset has no split
 MAX_PRINTED = 50  # problems of labels
 
 SMALL_BASE = 'faster_rcnn_xcit_n12_16_small'  # from scratch, for few pixels and classes
+CHANNELS_OF_SMALL = 64  # of its neck
 BASE_OF_MASKS = 'fine_tune_mask_rcnn_xcit_t12_16'
 BASE_OF_BOXES = 'fine_tune_faster_rcnn_xcit_t12_16'
 CONFIG = (
@@ -204,7 +205,9 @@ def objects(start: Start) -> Layout:
     def config(
         dataset: ForeignDataset, root: Path, splits: Mapping[str, Images], classes: Sequence[str]
     ) -> str:
-        is_small = start.is_scratch and start.arch == 'n12'
+        is_small = start.arch == 'n12' and (
+            start.is_scratch or start.neck_channels == CHANNELS_OF_SMALL
+        )
         with_masks = not is_small and all(map(_have_masks, splits.values()))
         base = SMALL_BASE if is_small else BASE_OF_MASKS if with_masks else BASE_OF_BOXES
         heads = ('bbox_head', 'mask_head') if with_masks else ('bbox_head',)
