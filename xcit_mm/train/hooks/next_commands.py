@@ -25,7 +25,7 @@ def next_commands(runner: Runner, checkpoint: str) -> list[str]:
     if runner.cfg.get('stream') is not None:
         lines.append(f'tools/infer.py {model} IMAGES --stream --out predicted')
     else:
-        shown = _typed(images) if images else 'IMAGES'
+        shown = _typed(Path(images).resolve()) if images else 'IMAGES'  # without ..
         lines.append(f'tools/infer.py {model} {shown} --out predicted')
         lines.append(f'tools/export.py {model} --out {shlex.quote(config.stem)}.onnx')
     return [commands(line) for line in lines]
