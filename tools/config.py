@@ -31,7 +31,7 @@ def print_backbone(arguments: list[str]) -> None:
     parser.add_argument('arch', choices=cli.ARCHS)
     parser.add_argument('patch', type=int, choices=cli.PATCH_SIZES, help='pixels of a patch')
     parser.add_argument(
-        '--for', choices=FRAMEWORKS, dest='framework', help='one of both; default: both'
+        '--for', choices=FRAMEWORKS, dest='framework', help='print only one of them; default: both'
     )
     args = parser.parse_args(arguments)
 

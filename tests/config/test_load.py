@@ -266,3 +266,31 @@ def test_a_test_loads_the_checkpoint_and_draws_into_the_folder():
     assert cfg.default_hooks.errors.test_dir == 'counted'
     assert cfg.trust_checkpoint
     assert any('code that they hold is run' in note for note in notes)
+
+
+def test_the_length_of_a_run_changes_with_its_schedule_and_intervals(tmp_path):
+    cfg = load_config('configs/fine_tune_faster_rcnn_xcit_t12_16.py', {'max_iters': 800})
+    assert (cfg.train_cfg.max_iters, cfg.train_cfg.val_interval, cfg.max_iters) == (800, 80, 800)
+    assert cfg.default_hooks.checkpoint.interval == 80
+    assert [scheduler.end for scheduler in cfg.param_scheduler] == [40, 800]
+    config = tmp_path / 'own.py'
+    config.write_text("train_cfg = dict(type='IterBasedTrainLoop', max_iters=10, val_interval=5)\n")
+    assert load_config(config, {'max_iters': 20}).train_cfg.val_interval == 10
+    with pytest.raises(UserError, match=r'--cfg-options max_iters: .* counts epochs'):
+        load_config('configs/mask_rcnn_xcit_t12_16_3x.py', {'max_iters': 800})
+    with pytest.raises(UserError, match='max_iters=0 must be an integer above 0'):
+        load_config(config, {'max_iters': 0})
+
+
+def test_the_scale_of_images_is_replaced_but_not_an_equal_crop(tmp_path):
+    config = tmp_path / 'own.py'
+    config.write_text(
+        'scale = (160, 160)\n'
+        "pipeline = [dict(type='Resize', scale=scale), dict(type='RandomCrop', crop_size=scale)]\n"
+        "train_dataloader = dict(dataset=dict(type='Own', pipeline=pipeline))\n"
+    )
+    for option, expected in ((320, (320, 320)), ([640, 320], (640, 320))):
+        resize, crop = load_config(config, {'scale': option}).train_dataloader.dataset.pipeline
+        assert (resize.scale, crop.crop_size) == (expected, (160, 160))
+    with pytest.raises(UserError, match=r"scale='large' must be one or two integers above 0"):
+        load_config(config, {'scale': 'large'})

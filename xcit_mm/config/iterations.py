@@ -27,7 +27,7 @@ def multiply_iterations(cfg: Config, factor: float) -> None:
     if 'max_iters' in cfg.train_cfg:
         cfg.train_cfg.setdefault('val_interval', 1000)  # mmengine's default
         counted.append((cfg.train_cfg, LOOP))
-    checkpoint = cfg.default_hooks.checkpoint
+    checkpoint = (cfg.get('default_hooks') or {}).get('checkpoint')
     if checkpoint is not None and not checkpoint.get('by_epoch', True):
         counted.append((checkpoint, CHECKPOINTS))
     for hook in averages(cfg):

@@ -157,9 +157,15 @@ def _set_scale(cfg: Config, scale: Any) -> None:
     is_size = isinstance(scale, (list, tuple)) and len(scale) == len(cfg.scale)
     if not is_size or not all(type(side) is int and side > 0 for side in scale):
         raise UserError(f'--cfg-options scale={scale!r} must be one or two integers above 0')
-    before, cfg.scale = cfg.scale, tuple(scale)
+    before, cfg.scale = tuple(cfg.scale), tuple(scale)
+
+    def resized(node: Any) -> Any:
+        if isinstance(node, dict) and 'type' in node and node.get('scale') in (before, [*before]):
+            node['scale'] = cfg.scale
+        return node
+
     for name in cfg:
-        cfg[name] = replace_nodes(cfg[name], lambda v: cfg.scale if v == before else v)
+        cfg[name] = replace_nodes(cfg[name], resized)
 
 
 def _require_read(option: str, cfg: Config, path: Path) -> None:

@@ -33,9 +33,9 @@ def metainfo_of(dataset: dict, scope: str) -> dict[str, Any]:
 def fill_palettes(cfg: Config) -> list[str]:
     """Write the colors of classes that a config names without their colors.
 
-    Otherwise mmseg would draw them by lot and mmdet keep those of other classes, so that the
-    pictures of a training and those of its model would differ. Edits ``cfg`` and returns a sentence
-    for the log.
+    Otherwise, mmseg would choose them at random and mmdet would keep those of other classes, and
+    the pictures of a training and those of its model would differ. Edits ``cfg`` and returns a
+    sentence for the log.
     """
     scope, filled = cfg.get('default_scope'), []
     for split in ('train', 'val', 'test'):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,7 +10,9 @@ import torch
 from ..base.errors import UserError
 from ..network.archs import ARCHS, released_name
 from ..network.weights.cache import download
-from ..network.weights.names import architecture, model_state, require_finite
+from ..network.weights.image_network import described_images
+from ..network.weights.inflation import RGB, STEM
+from ..network.weights.names import architecture, backbone_state, model_state, require_finite
 from ..network.weights.pretrained import require_file
 from ..network.weights.read import read_checkpoint
 from .adapt import AUTO
@@ -20,6 +22,12 @@ SERVER = 'https://dl.fbaipublicfiles.com/xcit/'
 # here, which is four times as fast as 8.
 RELEASED = {'coco': 'coco/maskrcnn', 'ade20k': 'ade/sem_fpn'}
 HEADS = {'coco': 'roi_head.', 'ade20k': 'decode_head.'}  # of the models for these tasks
+SMALL_NECK = 64  # channels, of the small detector on N12
+# The widths of the necks in the configs of these tasks, by the backbone.
+NECKS = {
+    'coco': lambda arch: (256, SMALL_NECK) if arch == 'n12' else (256,),
+    'ade20k': lambda arch: (ARCHS[arch].embed_dim,),
+}
 SIZES_OF_RELEASED = 't12', 's12', 's24', 'm24'
 PATCH_SIZE = 16
 IMAGENET, SCRATCH = 'imagenet', 'scratch'
@@ -47,6 +55,8 @@ class Start:
         load_from: The file or URL of a detector or segmentor, or None.
         pretrained: The file or URL of a backbone or classifier, or None.
         neck_channels: The channels of the neck in ``load_from``.
+        in_channels: The bands of the images that the weights are for.
+        normalization: ``mean`` and ``std`` of the images, if the file says so.
     """
 
     arch: str
@@ -54,6 +64,8 @@ class Start:
     load_from: str | None = None
     pretrained: str | None = None
     neck_channels: int | None = None
+    in_channels: int = RGB
+    normalization: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def is_scratch(self) -> bool:
@@ -116,18 +128,28 @@ def find_start(start: str | None, size: str | None, released_on: str) -> Start:
 def _read(name: str, size: str | None, released_on: str) -> Start:
     """Return the start of the weights in a file or at a URL, if a training can load them.
 
-    Of a model for another task, the training uses the backbone.
+    Of a model for another task, or with a neck of another width, the training uses the backbone.
     """
-    state = model_state(read_checkpoint(name), name)
+    checkpoint = read_checkpoint(name)
+    state = model_state(checkpoint, name)
     require_finite(state, name)
-    model = architecture(state, name)
+    model = architecture(state, name, checkpoint)
     if model.arch is None or size not in (None, model.arch):
         sizes = f'not {size}' if size else f'not one of {", ".join(ARCHS)}'
         raise UserError(f'--start {name} holds {model}, {sizes}')
-    if not any(key.startswith(HEADS[released_on]) for key in state):
-        return Start(model.arch, model.patch_size, pretrained=name)
-    neck = state.get('neck.fpn_convs.0.conv.weight', ())
-    return Start(model.arch, model.patch_size, load_from=name, neck_channels=len(neck) or None)
+    images = described_images(checkpoint)
+    normalization = {key: tuple(images[key]) for key in ('mean', 'std') if key in images}
+    found = dict(
+        arch=model.arch,
+        patch_size=model.patch_size,
+        in_channels=backbone_state(state)[STEM].shape[1],
+        normalization=normalization if len(normalization.get('mean', ())) == RGB else {},
+    )
+    neck = len(state.get('neck.fpn_convs.0.conv.weight', ()))
+    has_head = any(key.startswith(HEADS[released_on]) for key in state)
+    if not has_head or neck not in NECKS[released_on](model.arch):
+        return Start(**found, pretrained=name)
+    return Start(**found, load_from=name, neck_channels=neck)
 
 
 def schedule(start: Start, num_images: int) -> Mapping[str, Any]:

@@ -41,7 +41,7 @@ class ConvPatchEmbed(nn.Module):
     convolutions read zeros there, which they never read in images of whole patches.
 
     Attributes:
-        reach: The numbers of patches before and after a patch that it reads pixels of.
+        reach: How many patches before and after its own patch a token reads pixels from.
 
     Shape:
         (B, ``in_channels``, H, W) to (B, C, ceil(H / patch_size), ceil(W / patch_size)) in

@@ -38,6 +38,7 @@ def released(arch: str) -> dict:
     """The weights of a backbone in the layout of a released detector, without the whole heads."""
     state = {f'backbone.{name}': value for name, value in XCiT(arch, 16).state_dict().items()}
     head = {'roi_head.bbox_head.fc_cls.weight': torch.zeros(81, 1024)}
+    head['neck.fpn_convs.0.conv.weight'] = torch.zeros(256)
     return dict(meta=dict(CLASSES=('person',)), state_dict=state | head, optimizer={})
 
 
@@ -131,6 +132,26 @@ def test_a_file_of_another_task_gives_its_backbone_and_a_small_detector_its_neck
     torch.save(state | {'neck.fpn_convs.0.conv.weight': torch.zeros(64)}, tmp_path / 'small.pth')
     start = find_start(f'{tmp_path}/small.pth', None, 'coco')
     assert (start.arch, start.neck_channels) == ('n12', 64)
+    torch.save(state | {'neck.fpn_convs.0.conv.weight': torch.zeros(96)}, tmp_path / 'other.pth')
+    assert find_start(f'{tmp_path}/other.pth', None, 'coco').load_from is None
+
+
+def test_the_patch_size_and_the_normalization_of_a_file_are_kept(yolo, tmp_path):
+    images = dict(mean=[1.0, 2.0, 3.0], std=[4.0, 5.0, 6.0])
+    meta = dict(patch_size=4, images=images)
+    torch.save(dict(meta=meta, state_dict=XCiT('n12', 4).state_dict()), tmp_path / 'own.pth')
+    start = find_start(f'{tmp_path}/own.pth', None, 'coco')
+    convert(YoloDataset(yolo), tmp_path / 'out', objects(start))
+    model = load_config(tmp_path / 'out/out.py').model
+    assert model.backbone.patch_size == 4
+    assert (model.data_preprocessor.mean, model.data_preprocessor.std) == (*images.values(),)
+
+
+def test_from_scratch_all_layers_have_one_rate_and_the_run_does_not_stop_early(yolo, tmp_path):
+    convert(YoloDataset(yolo), tmp_path / 'out', objects(Start('t12')))
+    cfg = load_config(tmp_path / 'out/out.py')
+    assert cfg.optim_wrapper.paramwise_cfg.layer_decay == 1 and cfg.default_hooks.stopping is None
+    assert cfg.model.backbone.frozen_stages == -1
 
 
 def test_the_run_is_as_long_as_the_number_of_images_needs():

@@ -277,8 +277,8 @@ def write(
 def names_for(images: list[Path]) -> list[str]:
     """Return the names of the results: the stems of images, or their names if stems are equal.
 
-    The labels of an image may have the name of another one with the stem ``..._labels``, which
-    then has its whole name, too.
+    An image with the stem ``..._labels`` is named in full, too, if its picture would otherwise have
+    the name of another image's labels.
     """
     stems = Counter(image.stem.casefold() for image in images)
     taken = {f'{stem}_labels' for stem in stems}

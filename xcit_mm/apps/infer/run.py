@@ -107,7 +107,7 @@ def infer(
 
 
 def _remarks(model: Model, images: Collection[str]) -> Iterator[str]:
-    """Yield what the predictions of whole images lose: of the first image each."""
+    """Yield what predictions of whole images lose, each time for the first image concerned."""
     yield from islice(lost_places(images), 1)
     if model.bands is None:
         first = islice(images, LOOKED_AT)

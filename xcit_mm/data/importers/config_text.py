@@ -38,9 +38,9 @@ param_scheduler = [
     dict(warm_up, end=max_iters // 20),
     dict(decay, begin=max_iters // 20, end=max_iters),
 ]
-optim_wrapper = dict(optimizer=dict(lr={lr}))
+optim_wrapper = dict(optimizer=dict(lr={lr}){rates})
 auto_scale_lr = dict(base_batch_size={images_per_step})
-default_hooks = dict(checkpoint=dict(interval=interval, save_best='{metric}'))
+default_hooks = dict(checkpoint=dict(interval=interval, save_best='{metric}'){stopping})
 """
 
 
@@ -69,8 +69,13 @@ def scale_of(sizes: Sequence[tuple[int, int]]) -> int:
     return min(MAX_SCALE, 32 * math.ceil(statistics.median(map(max, sizes)) / 32))
 
 
-def start_fields(start: Start, root: Path, num_images: int) -> dict[str, Any]:
-    """Return the fields of the model, its weights and the schedule."""
+def start_fields(start: Start, root: Path, num_images: int, base: str) -> dict[str, Any]:
+    """Return the fields of the model, its weights and the schedule.
+
+    From random weights, all layers have the same rate, and the run does not stop early, as its
+    first validations often find nothing.
+    """
+    restarts = start.is_scratch and base.startswith('fine_tune')
     backbone = start.backbone(num_images)
     weights = 'None'
     if start.pretrained is not None:
@@ -81,7 +86,17 @@ def start_fields(start: Start, root: Path, num_images: int) -> dict[str, Any]:
         backbone=f'dict({", ".join([*fields, f"init_cfg={weights}"])})',
         channels=start.channels,
         load_from=_weights(start.load_from, root),
+        rates=', paramwise_cfg=dict(layer_decay=1.0)' if restarts else '',
+        stopping=', stopping=None' if restarts else '',
+        normalization=(
+            f'    data_preprocessor=dict({normalization(start)}),\n' if start.normalization else ''
+        ),
     )
+
+
+def normalization(start: Start) -> str:
+    """Return the mean and the standard deviation that the weights were trained with."""
+    return ', '.join(f'{name}={list(value)}' for name, value in start.normalization.items())
 
 
 def literal(value: object) -> str:

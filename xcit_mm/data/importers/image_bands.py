@@ -69,17 +69,18 @@ def common_bands(headers: Mapping[Path, Header]) -> Header | None:
     """Return the header of images that a model of RGB images cannot read, or None if it can.
 
     Raises:
-        UserError: If the images have different numbers of bands.
+        UserError: If the images have different bands.
     """
     others = {path: header for path, header in headers.items() if not header.is_rgb}
     if not others:
         return None
     (first, common), *_ = others.items()
     for path, header in headers.items():
-        if not header.is_tiff or header.bands != common.bands:
-            kind = f'{header.bands} bands' if header.is_tiff else 'no bands of a TIFF file'
+        if (header.is_tiff, header.bands, header.dtype) != (True, common.bands, common.dtype):
+            is_tiff = header.is_tiff
+            kind = f'{header.bands} of {header.dtype}' if is_tiff else 'no bands of a TIFF file'
             raise UserError(
                 f'{first} has {common.bands} bands of {common.dtype}, but {path} has {kind}: write '
-                'all images as TIFF files with the same bands'
+                'all images as TIFF files with the same bands and type'
             )
     return common

@@ -63,7 +63,8 @@ class Pairs:
         train = self.splits.get('train', [])
         if not self.splits.keys() & {'val', 'test'} and len(train) > 1:
             held_out = train[HELD_OUT - 1 :: HELD_OUT] or train[-1:]
-            self.splits['train'] = [pair for pair in train if pair not in held_out]
+            images = {pair.image for pair in held_out}
+            self.splits['train'] = [pair for pair in train if pair.image not in images]
             self.splits['val'] = held_out
             remark = 'Images for validation, which the folders have no split for'
             self.remarks[remark] = len(held_out)

@@ -11,7 +11,7 @@ from typing import Any
 from ...base.errors import UserError, printable
 from ...base.files import require_writable, write_files
 from ...base.shipped import commands
-from ...config.start import Start
+from ...config.start import SMALL_NECK, Start
 from ..audit.examples import Examples, missing_classes, refusal
 from .base import IGNORED, SPLITS, ForeignDataset
 from .config_text import (
@@ -29,7 +29,6 @@ HELD_OUT = 10  # every tenth image is for validation if the dataset has no split
 MAX_PRINTED = 50  # problems of labels
 
 SMALL_BASE = 'faster_rcnn_xcit_n12_16_small'  # from scratch, for few pixels and classes
-CHANNELS_OF_SMALL = 64  # of its neck
 BASE_OF_MASKS = 'fine_tune_mask_rcnn_xcit_t12_16'
 BASE_OF_BOXES = 'fine_tune_faster_rcnn_xcit_t12_16'
 CONFIG = (
@@ -55,7 +54,7 @@ load_from = {load_from}
 heads = dict(num_classes=len(classes))
 model = dict(
     backbone={backbone},
-    neck=dict(in_channels=[{channels}] * 4),
+{normalization}    neck=dict(in_channels=[{channels}] * 4),
     roi_head=dict({heads}),
 )
 """
@@ -205,16 +204,14 @@ def objects(start: Start) -> Layout:
     def config(
         dataset: ForeignDataset, root: Path, splits: Mapping[str, Images], classes: Sequence[str]
     ) -> str:
-        is_small = start.arch == 'n12' and (
-            start.is_scratch or start.neck_channels == CHANNELS_OF_SMALL
-        )
+        is_small = start.arch == 'n12' and (start.is_scratch or start.neck_channels == SMALL_NECK)
         with_masks = not is_small and all(map(_have_masks, splits.values()))
         base = SMALL_BASE if is_small else BASE_OF_MASKS if with_masks else BASE_OF_BOXES
         heads = ('bbox_head', 'mask_head') if with_masks else ('bbox_head',)
         train = splits['train'].values()
         return CONFIG.format(
             **head_fields(base, dataset.folder, root, classes),
-            **start_fields(start, root, len(train)),
+            **start_fields(start, root, len(train), base),
             **split_fields(splits),
             scale=scale_of([size for size, _ in train]),
             heads=', '.join(f'{head}=heads' for head in heads),

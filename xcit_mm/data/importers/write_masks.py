@@ -26,7 +26,16 @@ from ..tiff.tiff_bands import DRIVER, opened_tiff
 from ..transforms.decode import Size, require_same_place
 from .base import SPLITS, LabelError, absolute, named
 from .color_table import read_colors
-from .config_text import HEAD, SCHEDULE, config_path, head_fields, literal, relative, start_fields
+from .config_text import (
+    HEAD,
+    SCHEDULE,
+    config_path,
+    head_fields,
+    literal,
+    normalization,
+    relative,
+    start_fields,
+)
 from .image_bands import Header, common_bands, read_header
 from .mask_classes import (
     Classes,
@@ -272,9 +281,11 @@ def _read(
                 )
             require_same_place(str(pair.label), str(pair.image), size[::-1])
             label = read_label(pair.label, table is not None)
-            headers[pair.image] = header
-        if pair.image in headers:
-            counts[pair.label] = counted(values_of(label, pair.label))
+            try:
+                of_values = counted(values_of(label, pair.label))
+            except UserError as error:  # which names the file
+                raise LabelError(str(error)) from None
+            headers[pair.image], counts[pair.label] = header, of_values
             are_plain &= table is None and label.pixels.ndim == 2
     _report(pairs, skip_bad)
     for split, of_split in [*pairs.splits.items()]:
@@ -310,15 +321,19 @@ def _report(pairs: Pairs, skip_bad: bool) -> None:
 def _start(masks: Masks, start: str | None, size: str | None) -> Start:
     """Return what the training starts from; a segmentor of RGB images has no other bands."""
     bands = 3 if masks.common is None else masks.common.bands
-    if bands == 3:
-        return find_start(start, size, ADE20K)
-    if start in RELEASED:
-        raise UserError(
-            f'--start {start} has weights for 3 bands, but the images have {bands}: use --start '
-            f'{IMAGENET}, or convert the file with tools/convert_checkpoint.py --in-channels '
-            f'{bands}, and pass it to --start'
-        )
-    return find_start(start or IMAGENET, size, ADE20K)
+    if start is None and bands != 3:
+        start = IMAGENET
+    channels = 3
+    if bands == 3 or start not in RELEASED:
+        found = find_start(start, size, ADE20K)
+        if found.load_from is None or found.in_channels == bands:
+            return found
+        channels = found.in_channels
+    raise UserError(
+        f'--start {start} has weights for {channels} bands, but the images have {bands}: use '
+        f'--start {IMAGENET}, or convert the file with tools/convert_checkpoint.py --in-channels '
+        f'{bands}, and pass it to --start'
+    )
 
 
 def _lists(masks: Masks) -> dict[str, bytes]:
@@ -405,7 +420,7 @@ def _config(
     number = sum(math.ceil(w / crop) * math.ceil(h / crop) for w, h in sizes)
     fields = dict(
         **head_fields(BASE, masks.pairs.images, root, classes.names),
-        **start_fields(start, root, number if masks.are_scenes else len(train)),
+        **start_fields(start, root, number if masks.are_scenes else len(train), BASE),
         **split_fields(masks.pairs.splits),
         labels=relative(masks.pairs.labels if masks.stay else root / LABELS, root, is_folder=True),
         reduces_zero=classes.reduces_zero,
@@ -417,7 +432,7 @@ def _config(
         load="dict(type='LoadImage')",
         bands='',
         distortion="    dict(type='PhotoMetricDistortion'),\n",
-        statistics='',
+        statistics=f', {normalization(start)}' if start.normalization else '',
         label_suffix=literal(_label_suffix(masks)),
         image_suffix=literal(train[0].image.suffix),
         metric='mIoU',

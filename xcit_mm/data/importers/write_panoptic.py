@@ -88,7 +88,7 @@ def _config(
     train = splits['train'].values()
     return CONFIG.format(
         **head_fields(BASE, dataset.folder, root, classes),
-        **start_fields(Start('n12'), root, len(train)),
+        **start_fields(Start('n12'), root, len(train), BASE),
         **split_fields(splits),
         scale=scale_of([size for size, _ in train]),
         num_things=dataset.num_things,

@@ -341,7 +341,7 @@ def not_rgb(channels: int, dtype: np.dtype) -> str | None:
 
 
 def rgb_notes(name: str, channels: int, max_value: int) -> list[str]:
-    """Return a sentence on each change by which an image with a name becomes RGB of 8 bits."""
+    """Return a sentence on each change that turns the image ``name`` into RGB of 8 bits."""
     notes = []
     if max_value != MAX_8_BITS:
         notes.append(

@@ -30,7 +30,7 @@ class WholeCheckpointHook(CheckpointHook):
     directly in its folder, with names that it would choose. On an object store it removes none.
 
     The links ``last.pth`` and, with ``save_best``, ``best.pth`` in the work dir name the newest and
-    the best checkpoint; of several metrics, the best by the first.
+    the best checkpoint. With several metrics, the first one decides which is the best.
     """
 
     def before_train(self, runner: Runner) -> None:
@@ -39,7 +39,9 @@ class WholeCheckpointHook(CheckpointHook):
         self._is_due = False
         # The iteration of the newest checkpoint.
         source = Path(str(runner._load_from)).resolve()
-        is_saved = runner._resume and source.parent == Path(runner.work_dir).resolve()
+        is_here = source.parent == Path(runner.work_dir).resolve()
+        # The next best checkpoint replaces the best one.
+        is_saved = runner._resume and is_here and not source.name.startswith('best_')
         self.written: int | None = runner.iter if is_saved else None
         # In a separate out_dir, the checkpoints of an earlier run are kept.
         templates = () if runner._resume else (self.filename_tmpl, UNSCHEDULED)

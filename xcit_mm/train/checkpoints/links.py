@@ -7,7 +7,7 @@ from ...base.files import UNFINISHED
 
 
 def is_of_user(link: Path) -> bool:
-    """Return whether something other than a link has the name of a link, which then stays."""
+    """Return whether something other than a link is at this path, which is then kept."""
     return link.exists() and not link.is_symlink()
 
 
@@ -23,7 +23,8 @@ def point_to(link: Path, checkpoint: Path | None) -> None:
         link.unlink(missing_ok=True)
         return
     # A work dir that is moved keeps its links.
-    is_beside = checkpoint.parent == link.parent
+    checkpoint = checkpoint.absolute()
+    is_beside = checkpoint.parent == link.absolute().parent
     new = link.with_name(f'.{link.name}{UNFINISHED}')
     new.unlink(missing_ok=True)
     try:
