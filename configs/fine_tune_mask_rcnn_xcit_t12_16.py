@@ -5,7 +5,7 @@ on the built-in shapes:
 
     tools/make_shapes.py data/shapes
     tools/train.py configs/fine_tune_mask_rcnn_xcit_t12_16.py
-Weights: https://dl.fbaipublicfiles.com/xcit/coco/maskrcnn_xcit_tiny_12_p16.pth
+Starts from: https://dl.fbaipublicfiles.com/xcit/coco/maskrcnn_xcit_tiny_12_p16.pth
 """
 
 _base_ = [

@@ -5,7 +5,7 @@ trains on the built-in shapes:
 
     tools/make_shapes.py data/shapes
     tools/train.py configs/fine_tune_sem_fpn_xcit_t12_16.py
-Weights: https://dl.fbaipublicfiles.com/xcit/ade/sem_fpn_xcit_tiny_12_p16.pth
+Starts from: https://dl.fbaipublicfiles.com/xcit/ade/sem_fpn_xcit_tiny_12_p16.pth
 """
 
 _base_ = [

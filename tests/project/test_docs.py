@@ -188,7 +188,8 @@ class Terminal:
         argv = [*self._words(command), *(['--cfg-options', *options] if options else [])]
         self.run(argv, target=target)
         for path in self.folder.glob(f'work_dirs/*/{LAST_STEP}'):
-            for name in WHOLE:
+            for name in (*WHOLE, 'last.pth'):  # a link to the file that is removed
+                path.with_name(name).unlink(missing_ok=True)
                 path.with_name(name).hardlink_to(path)
             path.unlink()
 
