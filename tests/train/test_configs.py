@@ -25,7 +25,8 @@ from xcit_mm.config.tree import leaves
 
 CONFIGS = sorted(path.stem for path in (ROOT / 'configs').glob('*.py'))
 DRAWN = 'shapes', 'small', 'context', 'context_crops', 'scene_windows'
-BUILT_IN = [name for name in CONFIGS if name.endswith(DRAWN)]  # the data
+# The data.
+BUILT_IN = [n for n in CONFIGS if n.endswith(DRAWN) or n.startswith('fine_tune')]
 OF_IMAGES = ('classify', 'distill', 'pretrain')  # tasks without mmdet and mmseg
 OTHERS = [name for name in CONFIGS if not name.startswith(OF_IMAGES) and '_lsj_' not in name]
 NAMES = [name for name in OTHERS if name not in BUILT_IN]
