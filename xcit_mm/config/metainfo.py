@@ -12,8 +12,9 @@ from .tree import dataset_class, split_datasets
 def metainfo_of(dataset: dict, scope: str) -> dict[str, Any]:
     """Return the ``metainfo`` with which a dataset of a config is built.
 
-    It is that of the config, else that of the class of the dataset, which also has the colors of
-    those of its classes that the config names. ``palette`` is None if no color is known.
+    Values of the config replace those of the dataset's class. If the config names classes without
+    colors, they have the colors that the dataset's class defines for them. ``palette`` is None
+    unless the color of every class is known.
     """
     own = dataset.get('metainfo') or {}
     defaults = getattr(dataset_class(dataset, scope), 'METAINFO', {})
@@ -33,9 +34,9 @@ def metainfo_of(dataset: dict, scope: str) -> dict[str, Any]:
 def fill_palettes(cfg: Config) -> list[str]:
     """Write the colors of classes that a config names without their colors.
 
-    Otherwise, mmseg would choose them at random and mmdet would keep those of other classes, and
-    the pictures of a training and those of its model would differ. Edits ``cfg`` and returns a
-    sentence for the log.
+    Without them, mmseg would choose random colors and mmdet would use the colors of other classes,
+    so the pictures drawn during training would differ from those drawn later. Edits ``cfg`` and
+    returns a sentence for the log.
     """
     scope, filled = cfg.get('default_scope'), []
     for split in ('train', 'val', 'test'):

@@ -273,15 +273,17 @@ def test_pairs_that_cannot_be_used_are_named_or_left_out(images, labeled, monkey
     labels = labeled()
     save(DRAWN[0][1], labels / 'alone.png')
     (labels / '03.png').write_bytes(b'')
+    save(COLORS[DRAWN[4][1]], labels / '04.png')
     arguments = ('prepare_data.py', 'masks', images, labels, '--root', images.parent / 'own')
     arguments = (*arguments, '--start', 'scratch', '--classes', ','.join(NAMES))
     code, printed, error = call_tool(monkeypatch, capfd, *arguments)
-    assert code == 2 and '2 images or labels cannot be used, such as' in error
+    assert code == 2 and '3 images or labels cannot be used, such as' in error
     assert 'alone.png: no image in' in printed and '03.png' in printed
+    assert '04.png: its classes are colors' in printed
     assert not (images.parent / 'own').exists()
     code, printed, _ = call_tool(monkeypatch, capfd, *arguments, '--skip-bad')
-    assert code == 0 and 'the images or labels are left out: 2' in printed
-    assert '03' not in read(images.parent / 'own/own.py', 'train')[0]
+    assert code == 0 and 'the images or labels are left out: 3' in printed
+    assert not {'03', '04'} & {*read(images.parent / 'own/own.py', 'train')[0]}
 
 
 def test_one_image_is_too_few_and_a_missing_class_is_named(tmp_path, capsys):
@@ -315,6 +317,10 @@ def test_other_bands_get_their_statistics(tmp_path):
     save(DRAWN[4][0], tmp_path / 'images/4.png')
     save(DRAWN[4][1], tmp_path / 'labels/4.png')
     with pytest.raises(UserError, match=r'has 5 bands of uint16, but .*4\.png has no bands'):
+        converted(tmp_path / 'images', tmp_path / 'labels')
+    (tmp_path / 'images/4.png').unlink()
+    save_tiff(bands.astype(np.uint8), tmp_path / 'images/4.tif')
+    with pytest.raises(UserError, match=r'of uint16, but .*4\.tif has 5 of uint8'):
         converted(tmp_path / 'images', tmp_path / 'labels')
 
 

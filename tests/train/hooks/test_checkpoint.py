@@ -240,6 +240,27 @@ def test_links_name_the_newest_and_the_best_checkpoint_of_a_run_that_is_resumed(
     assert (moved / 'last.pth').resolve() == moved / 'iter_2.pth'
 
 
+def test_a_run_resumes_from_its_best_checkpoint(tmp_path):
+    options = {'default_hooks.checkpoint.save_best': 'mIoU', 'default_hooks.checkpoint.interval': 2}
+    options |= {'model.scores': [0, 0, 0.3, 0, 0.2, 0, 0.4, 0, 0.1]}
+    whole, other = tmp_path / 'whole', tmp_path / 'other'
+    evaluated_run(whole, **options).train()
+    stop = dict(type='StopHook', after=7)
+    with pytest.raises(RuntimeError, match='planted'):
+        evaluated_run(other, stop, **options).train()
+    source = str(other / 'best.pth')
+    assert Path(source).resolve().name == 'best_mIoU_iter_6.pth'
+    evaluated_run(other, **options, resume=True, load_from=source).train()
+    assert_same_run(whole, other, 8)
+    assert targets(other) == ['best_mIoU_iter_6.pth', 'iter_8.pth']
+
+
+def test_links_lead_to_a_separate_folder_of_checkpoints(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    toy_runner(tmp_path / 'run', steps=2, **{'default_hooks.checkpoint.out_dir': 'out'}).train()
+    assert (tmp_path / 'run/last.pth').samefile(tmp_path / 'out/run/iter_2.pth')
+
+
 def test_without_links_and_beside_a_file_of_the_user_a_run_says_so_once(tmp_path, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))

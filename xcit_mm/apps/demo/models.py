@@ -71,7 +71,7 @@ def find_models(config_dir: Path, work_dirs: Path) -> dict[str, list[str]]:
 
 
 def _is_left_out(path: Path) -> bool:
-    """Return whether a file holds a bad batch, or is a link to a checkpoint beside it."""
+    """Return whether a file is a recorded bad batch, or a link to another checkpoint."""
     return path.name.startswith(NON_FINITE) or (path.name in (BEST, LAST) and path.is_symlink())
 
 
