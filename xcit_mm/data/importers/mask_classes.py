@@ -1,21 +1,19 @@
 """What the values in label images mean: the number of each class, or a color."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from ...base.errors import UserError
 from ...base.files import read_regular
 from ..datasets.labels import IGNORED as IGNORED_NUMBER
-from ..datasets.labels import class_numbers
-from ..transforms.decode import JPEG, MAX_BYTES, Size, decode, label_size
-from ..transforms.label_images import decode_labels
+from ..transforms.decode import JPEG, MAX_BYTES
 from .base import IGNORED
 from .color_table import in_words
+from .label_values import in_short
 
 MAX_CLASS = 254  # 255 is ignored
 MASKS = [0, 255], [0, 2**16 - 1]  # the values of a mask of two classes, of 8 and of 16 bits
@@ -23,7 +21,6 @@ MASKS = [0, 255], [0, 2**16 - 1]  # the values of a mask of two classes, of 8 an
 GRAY, STEP = 64, 8
 # Masks with soft edges have many values, most of whose pixels are nearly black or white.
 MIN_SOFT, NEAR, BRIGHT, SHARE = 17, 8, 200, 0.7
-MAX_LISTED = 8  # values in a sentence
 
 
 @dataclass(frozen=True)
@@ -60,92 +57,6 @@ class Classes:
         return classes[np.searchsorted(known, values)]
 
 
-def stored_size(path: Path) -> Size:
-    """Return the width and height of a label image, or raise a LabelError."""
-    return label_size(read_regular(path, MAX_BYTES), path)
-
-
-class LabelImage(NamedTuple):
-    """A label image as it is decoded.
-
-    Attributes:
-        pixels: (H, W), or (H, W, channels).
-        are_colors: Whether the pixels are 0xRRGGBB.
-        is_jpeg: Whether it is a JPEG file.
-    """
-
-    pixels: np.ndarray
-    are_colors: bool
-    is_jpeg: bool
-
-
-def read_label(path: Path, as_colors: bool) -> LabelImage:
-    """Read a label image.
-
-    Args:
-        path: The file.
-        as_colors: Whether to read its colors, also of a palette, (H, W) 0xRRGGBB. Otherwise, the
-            numbers that are stored are read.
-    """
-    data = read_regular(path, MAX_BYTES)
-    is_jpeg = data.startswith(JPEG)
-    if not as_colors:
-        return LabelImage(decode_labels(data, str(path)), as_colors, is_jpeg)
-    colors = decode(data, label_size(data, path), path)[..., ::-1]
-    return LabelImage(_packed(colors), as_colors, is_jpeg)
-
-
-def values_of(label: LabelImage, path: Path) -> np.ndarray:
-    """Return the values of a label image, (H, W).
-
-    Raises:
-        UserError: If it has colors instead of numbers, or the compression of JPEG has changed them.
-    """
-    pixels = label.pixels
-    if label.are_colors:
-        return pixels
-    if pixels.ndim == 3:
-        pixels = pixels[..., :-1] if pixels.shape[2] in (2, 4) else pixels  # without the opacity
-        if (pixels != pixels[..., :1]).any():
-            raise _colored(pixels, path)
-        pixels = pixels[..., 0]
-    values = class_numbers(str(path), pixels)
-    if label.is_jpeg and values.max() <= IGNORED_NUMBER and len(counted(values)) > 2:
-        raise UserError(
-            f'{path}: it is a JPEG file, whose compression changes the numbers of the classes: '
-            'save the labels as PNG files from their source, or a mask of two classes after '
-            'setting values below 128 to 0 and the others to 255'
-        )
-    return values
-
-
-def _colored(pixels: np.ndarray, path: Path) -> UserError:
-    if pixels.dtype != np.uint8 or pixels.shape[2] != 3:
-        return UserError(
-            f'{path}: it has {pixels.shape[2]} bands of {pixels.dtype}: write the number of the '
-            'class of each pixel as one band'
-        )
-    found = _listed(map(in_words, counted(_packed(pixels))), ', ')
-    return UserError(
-        f'{path}: its classes are colors ({found}): name them in a file with R G B NAME in each '
-        'line, and pass --colors FILE'
-    )
-
-
-def _packed(colors: np.ndarray) -> np.ndarray:
-    """Return RGB colors (H, W, 3) as 0xRRGGBB."""
-    red, green, blue = np.moveaxis(colors.astype(np.int32), -1, 0)
-    return red << 16 | green << 8 | blue
-
-
-def counted(values: np.ndarray) -> dict[int, int]:
-    """Return the number of pixels of each value."""
-    if values.max() < 2**16:
-        counts = np.bincount(values.ravel())
-        return {int(value): int(counts[value]) for value in np.flatnonzero(counts)}
-    return {int(v): int(n) for v, n in zip(*np.unique(values, return_counts=True), strict=True)}
-
-
 def classes_of_numbers(
     counts: Mapping[Path, Mapping[int, int]], names: Sequence[str] | None, reduces_zero: bool
 ) -> Classes:
@@ -166,53 +77,42 @@ def classes_of_numbers(
     total: Counter[int] = Counter()
     for of_file in counts.values():
         total.update(of_file)
-    values = sorted(total)
     if names is None or len(names) <= MAX_CLASS // 2:
         _require_hard_edges(counts, total)
-    ignored = {0, IGNORED_NUMBER} if reduces_zero else {IGNORED_NUMBER}
-    own = [value for value in values if value not in ignored]
-    if values in MASKS and not reduces_zero:
-        own = values
-    elif IGNORED_NUMBER in values and _are_grays(own) and len(names or ()) in (0, len(own) + 1):
-        own.append(IGNORED_NUMBER)
+    own = _own_values(sorted(total), None if names is None else len(names), reduces_zero)
     if len(own) < 2:
-        which = f'{own[0]}' if own else 'none'
-        ignoring = ' and '.join(map(str, sorted(ignored)))
-        raise UserError(
-            f'the labels in {_folder(counts)} have a single class ({which}; {ignoring} is ignored)'
-            ', so nothing can be learned: write the background as a class of its own, for example '
-            'as 0 and the objects as 1, or as 0 and 255'
-        )
+        raise _single_class(counts, own, reduces_zero)
     _require_few(names or own)
     first = int(reduces_zero)
-    if names is None and own[-1] > IGNORED_NUMBER and own not in MASKS:
-        file = next(file for file, of_file in counts.items() if own[-1] in of_file)
-        raise UserError(
-            f'{file}: the value {own[-1]} is not a number of a class, 0 to {MAX_CLASS}: if it is '
-            'the number of an object, write the number of its class instead; otherwise name the '
-            f'classes of all {len(own)} values in their order with --classes'
-        )
-    is_dense = (
-        IGNORED_NUMBER not in own
-        and own[0] >= first
-        and (
-            own[-1] < first + len(names)
-            if names is not None
-            else own == [*range(first, first + len(own))]
-        )
-    )
-    if not is_dense and names is not None and len(own) != len(names):
-        raise _more_values(counts, own, names, reduces_zero)
-    found = [*range(first, first + len(names))] if is_dense and names else own
+    last = first + len(names or own) - 1
+    is_dense = first <= own[0] and own[-1] <= min(last, MAX_CLASS)
     if names is None:
+        if own[-1] > IGNORED_NUMBER and own not in MASKS:
+            raise _no_class(counts, own)
         names = [f'class_{value}' for value in ((0, 1) if own in MASKS else own)]
-    numbers = dict.fromkeys(values, IGNORED_NUMBER)
+    elif not is_dense and len(own) != len(names):
+        raise _more_values(counts, own, names, reduces_zero)
+    found = range(first, last + 1) if is_dense else own
+    numbers = dict.fromkeys(total, IGNORED_NUMBER)
     numbers |= {value: number for number, value in enumerate(found)}
     remark = ''
     if not is_dense:
         pairs = [f'{value} as {number}' for number, value in enumerate(own)]
-        remark = f'Label images are written anew, with {_listed(pairs, ", ")}'
+        remark = f'Label images are written anew, with {in_short(pairs)}'
     return Classes([*names], numbers, is_dense, reduces_zero and is_dense, remark=remark)
+
+
+def _own_values(
+    values: Sequence[int], num_classes: int | None, reduces_zero: bool
+) -> Sequence[int]:
+    """Return the values of classes among the sorted values of label images."""
+    if values in MASKS and not reduces_zero:
+        return values
+    ignored = {0, IGNORED_NUMBER} if reduces_zero else {IGNORED_NUMBER}
+    own = [value for value in values if value not in ignored]
+    if IGNORED_NUMBER in values and _are_grays(own) and num_classes in (None, len(own) + 1):
+        own.append(IGNORED_NUMBER)
+    return own
 
 
 def classes_of_colors(
@@ -233,20 +133,8 @@ def classes_of_colors(
         UserError: If a label image has another color, or ``names`` are other classes.
     """
     for path, of_file in counts.items():
-        others = [color for color in of_file if color not in table]
-        if others:
-            most = max(others, key=lambda color: of_file[color])
-            is_jpeg = read_regular(path, MAX_BYTES).startswith(JPEG)
-            remedy = (
-                'it is a JPEG file, whose compression changes colors: save the labels as PNG files '
-                'from their source'
-                if is_jpeg
-                else 'add it'
-            )
-            raise UserError(
-                f'{path}: {of_file[most]} pixels have the color {in_words(most)}, which is not in '
-                f'{file} ({len(others)} colors are not): {remedy}'
-            )
+        if others := [color for color in of_file if color not in table]:
+            raise _other_colors(path, of_file, others, file)
     own = [name for name in dict.fromkeys(table.values()) if name != IGNORED]
     if names is not None and {*names} != {*own}:
         other = next(iter({*own} ^ {*names}))
@@ -262,6 +150,22 @@ def classes_of_colors(
     palette = [tuple(first[name].to_bytes(3, 'big')) for name in names]
     remark = 'Label images are written anew, with the number of the class of each color'
     return Classes(names, numbers, False, palette=palette, remark=remark)
+
+
+def _other_colors(
+    path: Path, of_file: Mapping[int, int], others: Sequence[int], file: Path
+) -> UserError:
+    most = max(others, key=lambda color: of_file[color])
+    remedy = 'add it'
+    if read_regular(path, MAX_BYTES).startswith(JPEG):
+        remedy = (
+            'it is a JPEG file, whose compression changes colors: save the labels as PNG files '
+            'from their source'
+        )
+    return UserError(
+        f'{path}: {of_file[most]} pixels have the color {in_words(most)}, which is not in {file} '
+        f'({len(others)} colors are not): {remedy}'
+    )
 
 
 def _are_grays(values: Sequence[int]) -> bool:
@@ -290,6 +194,27 @@ def _require_hard_edges(counts: Mapping[Path, Mapping[int, int]], total: Mapping
         )
 
 
+def _single_class(
+    counts: Mapping[Path, Mapping[int, int]], own: Sequence[int], reduces_zero: bool
+) -> UserError:
+    which = f'{own[0]}' if own else 'none'
+    ignored = f'0 and {IGNORED_NUMBER}' if reduces_zero else f'{IGNORED_NUMBER}'
+    return UserError(
+        f'the labels in {next(iter(counts)).parent} have a single class ({which}; {ignored} is '
+        'ignored), so nothing can be learned: write the background as a class of its own, for '
+        'example as 0 and the objects as 1, or as 0 and 255'
+    )
+
+
+def _no_class(counts: Mapping[Path, Mapping[int, int]], own: Sequence[int]) -> UserError:
+    file = next(file for file, of_file in counts.items() if own[-1] in of_file)
+    return UserError(
+        f'{file}: the value {own[-1]} is not a number of a class, 0 to {MAX_CLASS}: if it is the '
+        'number of an object, write the number of its class instead; otherwise name the classes '
+        f'of all {len(own)} values in their order with --classes'
+    )
+
+
 def _more_values(
     counts: Mapping[Path, Mapping[int, int]],
     own: Sequence[int],
@@ -304,15 +229,6 @@ def _more_values(
         zero = ', or, if 0 is unlabeled, pass --reduce-zero-label'
     return UserError(
         f'{file}: the value {wrong} is not a class: the labels have the {len(own)} values '
-        f'{_listed(map(str, own), ", ")}, but --classes names {len(names)}: name a class for each '
+        f'{in_short(map(str, own))}, but --classes names {len(names)}: name a class for each '
         f'value{zero}'
     )
-
-
-def _folder(counts: Iterable[Path]) -> Path:
-    return next(iter(counts)).parent
-
-
-def _listed(texts: Iterable[str], separator: str) -> str:
-    texts = [*texts]
-    return separator.join([*texts[:MAX_LISTED], *(['...'] if len(texts) > MAX_LISTED else [])])

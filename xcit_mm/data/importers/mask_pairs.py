@@ -89,6 +89,13 @@ class _Key(NamedTuple):
     split: str
 
 
+class _Candidate(NamedTuple):
+    """A label image."""
+
+    key: _Key
+    path: Path
+
+
 def find_pairs(images: Path, labels: Path) -> Pairs:
     """Pair the images and the label images below two folders, which may be the same.
 
@@ -133,28 +140,23 @@ def _files(folder: Path, other: Path, left: LeftOut) -> list[Path]:
 
 def _match(pairs: Pairs, image_files: Sequence[Path], label_files: Sequence[Path]) -> None:
     """Fill the splits and problems."""
-    of_names: dict[tuple[str, str], list[tuple[_Key, Path]]] = {}
+    of_names: dict[tuple[str, str], list[_Candidate]] = {}
     for file in label_files:
         key = _key(file, pairs.labels)
         for stem in {key.stem, END.sub('', key.stem)}:
-            of_names.setdefault((key.folder, stem), []).append((key, file))
+            of_names.setdefault((key.folder, stem), []).append(_Candidate(key, file))
     owners: dict[Path, Path] = {}
     without = []
     for image in image_files:
         key = _key(image, pairs.images)
-        candidates = of_names.get((key.folder, key.stem), [])
-        exact = [(other, file) for other, file in candidates if other.stem == key.stem]
-        candidates = exact or candidates
-        same = [(other, file) for other, file in candidates if other.split == key.split]
-        one_sided = [(o, file) for o, file in candidates if not (o.split and key.split)]
-        found = same or one_sided
+        found = _labels_of(key, of_names.get((key.folder, key.stem), []))
         if not found:
             without.append(image)
             continue
         with pairs.problems.noted(image):
             if len(found) > 1:
-                files = ' or '.join(str(file) for _, file in found)
-                owners |= dict.fromkeys((file for _, file in found), image)
+                files = ' or '.join(str(label.path) for label in found)
+                owners |= {label.path: image for label in found}
                 raise LabelError(f'{image}: is its label {files}? Remove the others')
             ((other, label),) = found
             if label in owners:
@@ -172,6 +174,17 @@ def _match(pairs: Pairs, image_files: Sequence[Path], label_files: Sequence[Path
             )
     if without:
         pairs.remarks[f'Images without a label, such as {without[0]}, left out'] = len(without)
+
+
+def _labels_of(key: _Key, candidates: Sequence[_Candidate]) -> Sequence[_Candidate]:
+    """Return the labels with the name of an image, of its split, or without one on either side.
+
+    A label with exactly this name wins over those with an end such as ``_mask``.
+    """
+    exact = [label for label in candidates if label.key.stem == key.stem]
+    candidates = exact or candidates
+    same = [label for label in candidates if label.key.split == key.split]
+    return same or [label for label in candidates if not (label.key.split and key.split)]
 
 
 def _key(file: Path, folder: Path) -> _Key:
