@@ -67,8 +67,8 @@ def check(cfg: Config, task: str) -> None:
         require(name)
     if cfg.get('resume') and not cfg.get('load_from'):
         require_checkpoints(cfg.work_dir)
+    require_framework(cfg.default_scope)  # before the classes of datasets are looked up
     check_data(cfg, SPLITS[task])
-    require_framework(cfg.default_scope)
     check_classes(cfg, SPLITS[task])
     if cfg.get('load_from'):
         require_file(cfg.load_from, trusted=cfg.get('trust_checkpoint', False))
