@@ -238,7 +238,7 @@ BAD = {
     'soft': (jpeg, '.png', {}, r'a mask with soft edges, .*: set values below 128 to 0'),
     'JPEG': (mask, '.jpg', {}, 'a JPEG file, whose compression changes the numbers'),
     'objects': (lambda c: c * np.uint16(500), '.png', {}, 'the value 1500 is not a number of a c'),
-    'colors': (lambda c: COLORS[c], '.png', {}, r'its classes are colors \(0 0 0, .*--colors FILE'),
+    'colors': (lambda c: COLORS[c], '.png', {}, r'all 12 labels are colors: .*--colors FILE'),
     'other color': (
         one_pixel_of_another_color,
         '.png',
@@ -258,7 +258,7 @@ BAD = {
 
 
 @pytest.mark.parametrize('kind', BAD)
-def test_bad_labels_are_a_sentence_and_nothing_is_written(images, labeled, tmp_path, kind):
+def test_bad_labels_are_a_sentence_and_nothing_is_written(images, labeled, tmp_path, capsys, kind):
     of_classes, end, options, message = BAD[kind]
     if 'colors' in options:
         (tmp_path / 'colors.csv').write_text(options['colors'])
@@ -266,6 +266,8 @@ def test_bad_labels_are_a_sentence_and_nothing_is_written(images, labeled, tmp_p
     labels = labeled(of_classes, end)
     with pytest.raises(UserError, match=message):
         converted(images, labels, **options)
+    if kind == 'colors':
+        assert '255 0 0 NAME' in capsys.readouterr().out.splitlines()
     assert not any((tmp_path / 'own').glob('*'))
 
 

@@ -83,8 +83,10 @@ def test_the_tool_reports_what_it_cut_dropped_and_wrote(prepare, yolo, tmp_path)
         'val: no objects of red apple, which are not measured, although train has some',
         'Objects that extend beyond the image, and are cut at its border: 3',
         'Duplicate objects dropped: 1',
-        'Images without a label file, used as background: 1',
+        f'Images without a label file, such as {yolo}/images/val/b.png, used as background: 1',
         f'Everything was written to {tmp_path}/out',
+        'FasterRCNN with XCiT-N12/16, from random weights: 600 updates with 8 images each, resized '
+        'to 64 pixels (--cfg-options max_iters=N scale=PIXELS changes this)',
         'Read every image, then train:',
         f'    tools/check_dataset.py {tmp_path}/out/out.py',
         f'    tools/train.py {tmp_path}/out/out.py',
@@ -165,6 +167,20 @@ def test_splits_of_yolo_are_folders_lists_and_text_files(yolo, tmp_path):
     cfg = load_config(tmp_path / 'out/out.py')
     assert list(cfg.classes) == NAMES
     assert check_dataset(cfg, workers=1).failures == []
+
+
+def test_a_yaml_of_ultralytics_names_a_folder_below_the_current_one(yolo, tmp_path, monkeypatch):
+    file = tmp_path / 'configs/fruit.yaml'
+    file.parent.mkdir()
+    lines = f'path: {yolo.name}\ntrain: images/train\nval: images/val\nnames: [red apple, pear]\n'
+    file.write_text(f'{lines}test: ../test/images  # by Roboflow, if there is none\n')
+    monkeypatch.chdir(yolo.parent)
+    dataset = YoloDataset(file)
+    assert dataset.splits['val'] == sorted(yolo.glob('images/val/*'))
+    assert [what for what in dataset.remarks if 'key test' in what]
+    file.write_text(lines.replace(yolo.name, 'other'))
+    with pytest.raises(UserError, match=r'does not exist in .*other or .*: correct it, or path,'):
+        YoloDataset(file)
 
 
 def test_yolo_without_a_yaml_has_a_list_of_classes_and_folders(yolo, tmp_path):

@@ -10,6 +10,7 @@ from pprint import pformat
 from typing import Any
 
 from ...base.shipped import CONFIGS, IN_CLONE, ROOT
+from ...config.load import load_config
 from ...config.start import Start, schedule
 from .base import absolute
 
@@ -97,6 +98,21 @@ def start_fields(start: Start, root: Path, num_images: int, base: str) -> dict[s
 def normalization(start: Start) -> str:
     """Return the mean and the standard deviation that the weights were trained with."""
     return ', '.join(f'{name}={list(value)}' for name, value in start.normalization.items())
+
+
+def summary(config: Path) -> str:
+    """Return a sentence on the model, the weights and the schedule of a written config."""
+    cfg = load_config(config)
+    backbone = cfg.model.backbone
+    pretrained = (backbone.get('init_cfg') or {}).get('checkpoint')
+    name = f'{cfg.model.type} with XCiT-{backbone.arch.upper()}/{backbone.patch_size}'
+    sizes = 'max_iters=N' if 'scale' not in cfg else 'max_iters=N scale=PIXELS'
+    longest = '' if 'scale' not in cfg else f', resized to {max(cfg.scale)} pixels'
+    return (
+        f'{name}, from {cfg.get("load_from") or pretrained or "random weights"}: '
+        f'{cfg.max_iters} updates with {cfg.auto_scale_lr.base_batch_size} images each{longest} '
+        f'(--cfg-options {sizes} changes this)'
+    )
 
 
 def literal(value: object) -> str:

@@ -49,6 +49,7 @@ def read_contents(dataset: ForeignDataset) -> Contents:
     contents = Contents(problems=Problems(dataset.problems), remarks=dataset.remarks)
     images = dict.fromkeys(image for images in dataset.splits.values() for image in images)
     console = Console(stderr=True, quiet=not images)  # no empty bar
+    without: list[Path] = []
     for image in track(images, 'Reading', console=console):
         file, objects, problems = dataset.labels[image], [], Problems()
         with problems.noted(file):
@@ -70,8 +71,11 @@ def read_contents(dataset: ForeignDataset) -> Contents:
         if not problems:
             unique = {str(item): item for item in objects}
             contents.remarks['Duplicate objects dropped'] += len(objects) - len(unique)
-            contents.remarks['Images without a label file, used as background'] += not file.exists()
+            without += [] if file.exists() else [image]
             contents.images[image] = size, list(unique.values())
+    if without:
+        what = f'Images without a label file, such as {without[0]}, used as background'
+        contents.remarks[what] = len(without)
     contents.remarks['Problems; the images are left out'] = len(contents.problems)
     return contents
 

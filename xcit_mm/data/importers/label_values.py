@@ -1,6 +1,6 @@
 """Reading label images: numbers, or colors."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,9 +12,25 @@ from ..datasets.labels import IGNORED as IGNORED_NUMBER
 from ..datasets.labels import class_numbers
 from ..transforms.decode import JPEG, MAX_BYTES, Size, decode, label_size
 from ..transforms.label_images import decode_labels
+from .base import LabelError
 from .color_table import in_words
 
 MAX_LISTED = 8  # values in a sentence
+
+
+class ColorsError(LabelError):
+    """A label image has colors instead of numbers.
+
+    Attributes:
+        counts: The number of pixels of each color.
+    """
+
+    def __init__(self, path: Path, counts: Mapping[int, int]) -> None:
+        super().__init__(
+            f'{path}: its classes are colors ({in_short(map(in_words, counts))}): name them in a '
+            'file with R G B NAME in each line, and pass --colors FILE'
+        )
+        self.counts = counts
 
 
 def stored_size(path: Path) -> Size:
@@ -64,7 +80,7 @@ def values_of(label: LabelImage, path: Path) -> np.ndarray:
     if pixels.ndim == 3:
         pixels = pixels[..., :-1] if pixels.shape[2] in (2, 4) else pixels  # without the opacity
         if (pixels != pixels[..., :1]).any():
-            raise _colored(pixels, path)
+            raise _other_bands(pixels, path)
         pixels = pixels[..., 0]
     values = class_numbers(str(path), pixels)
     if label.is_jpeg and values.max() <= IGNORED_NUMBER and len(counted(values)) > 2:
@@ -76,16 +92,12 @@ def values_of(label: LabelImage, path: Path) -> np.ndarray:
     return values
 
 
-def _colored(pixels: np.ndarray, path: Path) -> UserError:
-    if pixels.dtype != np.uint8 or pixels.shape[2] != 3:
-        return UserError(
-            f'{path}: it has {pixels.shape[2]} bands of {pixels.dtype}: write the number of the '
-            'class of each pixel as one band'
-        )
-    found = in_short(map(in_words, counted(_packed(pixels))))
+def _other_bands(pixels: np.ndarray, path: Path) -> UserError:
+    if pixels.dtype == np.uint8 and pixels.shape[2] == 3:
+        return ColorsError(path, counted(_packed(pixels)))
     return UserError(
-        f'{path}: its classes are colors ({found}): name them in a file with R G B NAME in each '
-        'line, and pass --colors FILE'
+        f'{path}: it has {pixels.shape[2]} bands of {pixels.dtype}: write the number of the class '
+        'of each pixel as one band'
     )
 
 

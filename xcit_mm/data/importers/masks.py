@@ -1,5 +1,6 @@
 """What is read of images and their label images before anything is written."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,9 @@ from ...base.errors import UserError
 from ..audit.examples import PIXELS, Examples
 from ..transforms.decode import require_same_place
 from .base import LabelError, named
+from .color_table import in_words
 from .image_bands import Header, common_bands, read_header
-from .label_values import counted, read_label, stored_size, values_of
+from .label_values import ColorsError, counted, read_label, stored_size, values_of
 from .mask_classes import Classes, classes_of_colors, classes_of_numbers
 from .mask_pairs import Pair, Pairs
 from .write_coco import MAX_PRINTED
@@ -102,6 +104,8 @@ def read_masks(
             label = read_label(pair.label, table is not None)
             try:
                 of_values = counted(values_of(label, pair.label))
+            except LabelError:
+                raise
             except UserError as error:  # which names the file
                 raise LabelError(str(error)) from None
             headers[pair.image], counts[pair.label] = header, of_values
@@ -124,6 +128,9 @@ def read_masks(
 def _report(pairs: Pairs, skip_bad: bool) -> None:
     """Print the problems, or raise a UserError unless they are skipped."""
     problems = pairs.problems
+    of_colors = [problem for problem in problems if isinstance(problem, ColorsError)]
+    if len(of_colors) == sum(map(len, pairs.splits.values())):
+        raise _without_colors(pairs, of_colors)
     if skip_bad or len(problems) > 1:  # the error names a single one
         for problem in problems[:MAX_PRINTED]:
             print(problem)
@@ -135,3 +142,17 @@ def _report(pairs: Pairs, skip_bad: bool) -> None:
             'written: fix them, or leave them out with --skip-bad'
         )
     pairs.remarks['Problems; the images or labels are left out'] = len(problems)
+
+
+def _without_colors(pairs: Pairs, problems: Sequence[ColorsError]) -> UserError:
+    """Print the lines of a file for ``--colors``, without the names."""
+    counts: Counter[int] = Counter()
+    for problem in problems:
+        counts.update(problem.counts)
+    print('The colors, for a file that names their classes:')
+    for color, _ in counts.most_common(MAX_PRINTED):
+        print(f'{in_words(color)} NAME')
+    return UserError(
+        f'{pairs.labels}: the classes of all {len(problems)} labels are colors: write such lines, '
+        'with the names of the classes, to a file, and pass --colors FILE; nothing was written'
+    )

@@ -22,6 +22,7 @@ from .config_text import (
     head_fields,
     scale_of,
     start_fields,
+    summary,
 )
 from .contents import Contents, Images, read_contents, require_good
 
@@ -86,7 +87,6 @@ def convert(
     cut.
     """
     root = Path(root)
-    require_writable(root)
     contents = read_contents(dataset)
     if skip_bad or len(contents.problems) > 1:  # the error names a single one
         for problem in contents.problems[:MAX_PRINTED]:
@@ -104,11 +104,13 @@ def convert(
     examples = {split: _examples(images, classes) for split, images in splits.items()}
     if why := refusal('train', examples['train'], classes):
         raise UserError(f'{dataset.folder}: {why}; nothing was written')
+    require_writable(root)
     lines = [_summary(split, images, classes) for split, images in splits.items()]
     lines += missing_classes(examples, classes)
     lines += [f'{remark}: {count}' for remark, count in contents.remarks.items() if count]
     contents_of_files = {path: text.encode() for path, text in files.items()}
     lines.append(write_files(root, contents_of_files, [root / f'{name}.json' for name in SPLITS]))
+    lines.append(summary(config))
     path = shlex.quote(str(config))
     lines += ['Read every image, then train:', f'    tools/check_dataset.py {path}']
     for line in (*lines, f'    tools/train.py {path}'):

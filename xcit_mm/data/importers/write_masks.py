@@ -22,7 +22,7 @@ from ..audit.examples import Examples, missing_classes, refusal
 from ..tiff.tiff_bands import DRIVER, opened_tiff
 from .base import SPLITS, absolute
 from .color_table import read_colors
-from .config_text import config_path
+from .config_text import config_path, summary
 from .label_values import read_label, values_of
 from .mask_config import LABELS, Statistics, config_of_masks, label_suffix
 from .mask_pairs import find_pairs
@@ -89,7 +89,7 @@ def convert_masks(
     earlier = [root / f'{split}.txt' for split in SPLITS]
     if not pairs.labels.is_relative_to(absolute(root / LABELS)):
         earlier += filter(Path.is_file, (root / LABELS).rglob('*'))
-    lines.append(write_files(root, contents, earlier))
+    lines += [write_files(root, contents, earlier), summary(config)]
     path = shlex.quote(str(config))
     lines += ['Read every image, then train:', f'    tools/check_dataset.py {path}']
     for line in (*lines, f'    tools/train.py {path}'):

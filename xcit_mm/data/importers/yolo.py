@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
 
@@ -78,22 +78,38 @@ class YoloDataset(ForeignDataset):
         return places
 
     def _listed_places(self, content: dict) -> dict[str, list[Path]]:
-        """Return the folders and lists of images of each split."""
+        """Return the folders and lists of images of each split.
+
+        As in ultralytics, a test split may be missing, and ``path`` may be relative to the current
+        folder. It may also be a folder on another machine.
+        """
         places, path = {}, content.get('path', '')
-        # ``path`` may be a folder on another machine.
-        roots = self.folder / path, self.folder
+        roots = (self.folder / path, self.folder, *([Path(path)] if path else []))
         for key, entries in content.items():
             entries = entries if isinstance(entries, list) else [entries]
             if split := base.split_of(key):
-                of_split = places.setdefault(split, [])
-                of_split += [
-                    _find_place(roots, key, entry) for entry in entries if entry not in EMPTY
-                ]
+                found = [self._find_place(roots, key, e) for e in entries if e not in EMPTY]
+                places.setdefault(split, []).extend(filter(None, found))
             elif key not in ('path', 'names'):
                 paths = [root / entry for root in roots for entry in entries if type(entry) is str]
                 what = f'Folders of the key {key} of {self.classes_file.name}, which is not a split'
                 self.leave_out(what, [*filter(os.path.isdir, dict.fromkeys(paths))])
         return places
+
+    def _find_place(self, roots: Sequence[Path], key: str, entry: str) -> Path | None:
+        """Return a folder or a list of images; Roboflow writes one '../' too many."""
+        names = entry, entry.removeprefix('../')
+        candidates = [base.absolute(root / name) for root in roots for name in names]
+        place = next(filter(os.path.exists, candidates), None)
+        if place is None and base.split_of(key) == 'test':
+            self.leave_out(f'Missing folders of the key {key}', [candidates[0]])
+        elif place is None:
+            folders = ' or '.join(dict.fromkeys(str(base.absolute(root)) for root in roots))
+            raise ValueError(
+                f'{key}: {entry} does not exist in {folders}: correct it, or path, the folder of '
+                'the dataset'
+            )
+        return place
 
     def _labels_below(self, place: Path) -> Iterator[Path]:
         """Yield the label files that belong to the images of a folder."""
@@ -139,19 +155,6 @@ class YoloDataset(ForeignDataset):
         self.remarks[ORIENTED] += len(values) == 8
         pixels = [value * side for value, side in zip(values, cycle(size))]
         return self.classes[int(number)], [pixels], False
-
-
-def _find_place(roots: tuple[Path, ...], key: str, entry: str) -> Path:
-    """Return a folder or a list of images that exists; Roboflow writes one '../' too many."""
-    names = entry, entry.removeprefix('../')
-    candidates = [base.absolute(root / name) for root in roots for name in names]
-    place = next(filter(os.path.exists, candidates), None)
-    if place is None:
-        raise ValueError(
-            f'{key}: {entry} does not exist (looked for {candidates[0]}): correct the path or '
-            'remove it'
-        )
-    return place
 
 
 def _label_files(images: list[Path]) -> dict[Path, Path]:
