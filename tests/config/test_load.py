@@ -202,6 +202,7 @@ def test_max_iters_ends_an_epoch_recipe_early_and_leaves_the_rest_of_it():
     assert cfg.default_hooks.logger.interval <= 2
     assert cfg.param_scheduler == load_config(REAL).param_scheduler
     assert any('a trial of 20 iterations, not the 36 epochs' in note for note in notes)
+    assert 'It learns little: the warm-up takes 500 iterations.' in notes
 
     options |= {'default_hooks.checkpoint.interval': 10, 'default_hooks.logger.interval': 7}
     options |= {'train_cfg.val_interval': 5}

@@ -12,6 +12,7 @@ from mmengine.runner import Runner
 
 from xcit_mm import XCiT
 from xcit_mm.base.environment import require_framework
+from xcit_mm.config.adapt import adapt, adapt_for_test
 from xcit_mm.config.build_model import build_model
 from xcit_mm.config.load import load_config
 
@@ -54,6 +55,23 @@ def test_the_printed_lines_build_the_model_below_a_base(
     require_framework(framework)
     with DefaultScope.overwrite_default_scope(framework), torch.device('meta'):
         assert isinstance(MODELS.build(cfg.model).backbone, XCiT)
+
+
+def test_a_forgotten_import_is_in_the_config_that_a_run_writes(monkeypatch, capfd, tmp_path):
+    text = snippet(monkeypatch, capfd, 'n12', 16, '--for', 'mmdet')
+    lines = [line for line in text.splitlines() if not line.startswith('custom_imports')]
+    (tmp_path / 'own.py').write_text('\n'.join([f"_base_ = '{DETECTOR}'", *lines]))
+    cfg = load_config(tmp_path / 'own.py')
+    assert any('custom_imports has xcit_mm now' in note for note in adapt(cfg))
+    assert cfg.custom_imports.imports == ['xcit_mm']
+    assert not any('custom_imports' in note for note in adapt(cfg))
+
+
+def test_layers_of_a_config_of_mmdet_are_fused(tmp_path):
+    (tmp_path / 'own.py').write_text(f"_base_ = '{DETECTOR}'\n")
+    cfg = load_config(tmp_path / 'own.py')
+    assert adapt_for_test(cfg, 'weights.pth')[-1] == 'The model computes in float32.'
+    assert cfg.test_cfg.type == 'FusedTestLoop'
 
 
 def test_a_runner_of_mmengine_builds_the_printed_lines(monkeypatch, capfd, tmp_path):

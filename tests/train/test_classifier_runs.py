@@ -95,7 +95,7 @@ def test_weights_of_other_classes_start_a_transfer(trained, root, tmp_path, capf
     train(CONFIG, str(tmp_path / 'run'), options=changes(few, pretrained=str(path)))
     printed = ''.join(capfd.readouterr())
     assert 'model.backbone.num_classes=3: the folders in' in printed
-    assert f'Not in {path}, so initialized at random: head' in printed
+    assert f'2 tensors are not in {path}, so initialized at random: head' in printed
 
 
 def test_both_tools_measure_the_same_accuracy(trained, root, tmp_path, monkeypatch, capfd):

@@ -26,6 +26,8 @@ from .streaming import DATALOADERS, predict_in_dtype, stream_in_dtype, use_strea
 from .tree import class_name, typed_nodes
 from .tta import use_tta
 
+PACKAGE = __package__.partition('.')[0]  # to be imported by mmengine
+
 # What the configs of xcit_mm inherit; other configs get from it what they lack.
 RUNTIME = CONFIGS / '_base_/default_runtime.py'
 # What mmengine adds to the default hooks, and drops where a config has None.
@@ -50,6 +52,7 @@ def adapt(cfg: Config) -> list[str]:
     Edits ``cfg`` and returns sentences for the log. A config of ``configs/`` needs no edit.
     """
     notes = log_line(replace_classes(cfg)) + align_maps(cfg) + _add_runtime(cfg) + use_stream(cfg)
+    notes += _import_package(cfg)
     notes += _fill_windows(cfg) + fill_palettes(cfg)
     return notes + _without_panoptic_quality(cfg) + _adapt_workers(cfg)
 
@@ -125,6 +128,18 @@ def adapt_for_test(
             hook = cfg.default_hooks.get(name, dict(type=kind))
             cfg.default_hooks[name] = {**hook, 'test_dir': folder}
     return notes + _trust(cfg, trust_checkpoint)
+
+
+def _import_package(cfg: Config) -> list[str]:
+    """Import xcit_mm in the config that is written to the work dir, which other tools may read."""
+    imports = cfg.get('custom_imports') or {}
+    modules = imports.get('imports', [])
+    modules = [modules] if isinstance(modules, str) else [*modules]
+    kind = ((cfg.get('model') or {}).get('backbone') or {}).get('type')
+    if class_name(kind) != 'XCiT' or PACKAGE in modules:
+        return []
+    cfg.custom_imports = dict(imports, imports=[PACKAGE, *modules])
+    return [f"custom_imports has {PACKAGE} now, which mmdetection's own tools need to find XCiT."]
 
 
 def _add_runtime(cfg: Config) -> list[str]:
@@ -268,6 +283,10 @@ def _limit_iterations(cfg: Config, options: Mapping[str, Any]) -> list[str]:
             val_interval=options.get('train_cfg.val_interval', max_iters),
         )
         notes.append(f'This is a trial of {max_iters} iterations, not the {max_epochs} epochs.')
+        schedulers = cfg.get('param_scheduler') or []
+        warm_up = [s.get('end', 0) for s in schedulers if class_name(s.get('type')) == 'LinearLR']
+        if max(warm_up, default=0) > max_iters:
+            notes.append(f'It learns little: the warm-up takes {max(warm_up)} iterations.')
     cfg.merge_from_dict({name: trial[name] for name in trial if name not in options})
     return notes
 
@@ -333,7 +352,7 @@ def _use_fused_layers(cfg: Config, dtype: str | None, compiled: bool) -> list[st
     """Predict with fused layers in a dtype in the test loop."""
     computed = dtype_name(choose_dtype(dtype, torch.device(get_device())))
     loop = cfg.get('test_cfg') or {}
-    if loop.keys() - {'type'} or loop.get('type', 'TestLoop') != 'TestLoop':
+    if loop.keys() - {'type', '_scope_'} or loop.get('type', 'TestLoop') != 'TestLoop':
         if dtype is None and not compiled:
             return [f'Layers are not fused, because test_cfg is {dict(loop)}.']
         raise UserError(

@@ -12,6 +12,7 @@ from mmdet.registry import DATASETS
 from mmengine.logging import print_log
 
 from ...base.errors import UserError, did_you_mean, printable
+from ...base.shipped import commands
 from ...config.tree import class_name, loads_masks, typed_nodes
 from ..audit import annotations as problems
 from ..audit.annotations import HINT, Problem
@@ -186,7 +187,7 @@ def log_problems(dataset: CocoDataset) -> None:
         listed = ', '.join(f'{n} x {k} ({dataset.consequence(k)})' for k, n in counts.items())
         is_usual = counts.keys() <= {problems.NO_OBJECTS, problems.TOO_SMALL, problems.BEYOND}
         level = logging.INFO if is_usual else logging.WARNING
-        print_log(printable(f'{dataset.ann_file}: {listed}; {HINT}'), 'current', level)
+        print_log(printable(f'{dataset.ann_file}: {listed}; {commands(HINT)}'), 'current', level)
 
 
 def require_classes(dataset: CocoDataset, categories: list[dict]) -> None:
@@ -194,7 +195,9 @@ def require_classes(dataset: CocoDataset, categories: list[dict]) -> None:
     annotated = [category['name'] for category in categories]
     classes = dataset.metainfo['classes']
     if annotated != list(classes):  # mmdet would drop some, or number them as in the file
-        order = ', in another order' if sorted(annotated) == sorted(classes) else ''
+        order = ''
+        if sorted(annotated) == sorted(classes):
+            order = ', in another order, in which mmdet would take one class for another'
         unknown = [name for name in classes if name not in annotated]
         hint = did_you_mean(unknown[0], set(annotated) - {*classes}) if unknown else ''
         raise UserError(

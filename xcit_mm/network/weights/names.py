@@ -187,12 +187,12 @@ def require_same_tensors(
     compared = [name for name in {**state, **model} if name in state or name not in may_be_missing]
     differ = [n for n in compared if _shape(state.get(n)) != _shape(model.get(n))]
     if differ:
-        remedy = 'use the config and the file of the same model'
         if _has_head(model) and not _has_head(state):
-            remedy = (
-                'it has no head of a detector or segmentor; a training starts from it with '
-                '--cfg-options pretrained=FILE'
+            raise UserError(
+                f'{path} has no head, so it does not hold the weights of this detector or '
+                'segmentor: a training starts from it with --cfg-options pretrained=FILE'
             )
+        remedy = 'use the config and the file of the same model'
         in_stem = [name.removeprefix(BACKBONE) for name in differ] == [STEM]
         if in_stem and state[differ[0]].shape[1] == RGB:
             channels = model[differ[0]].shape[1]

@@ -64,9 +64,12 @@ def load_pretrained(
     print_log(f'Loaded {len(state)} of the {len(model)} tensors of XCiT from {path}', 'current')
     if inflated:
         print_log(inflated, 'current')
-    missing = modules_of(model.keys() - state.keys())
-    if missing:
-        print_log(f'Not in {path}, so initialized at random: {", ".join(missing)}', 'current')
+    if missing := model.keys() - state.keys():
+        modules = ', '.join(modules_of(missing))
+        print_log(
+            f'{len(missing)} tensors are not in {path}, so initialized at random: {modules}',
+            'current',
+        )
 
 
 def download_pretrained(cfg: Config) -> list[str]:
