@@ -340,7 +340,7 @@ def test_a_written_config_trains_and_predicts(images, labeled, tmp_path):
 
 
 def test_windows_of_large_images_are_trained_on(tmp_path, monkeypatch):
-    monkeypatch.setattr('xcit_mm.data.importers.masks.MAX_SIDE', 100)
+    monkeypatch.setattr('xcit_mm.data.importers.read_masks.MAX_SIDE', 100)
     for number in range(3):
         pair = [np.concatenate(parts) for parts in zip(*DRAWN[:2], strict=True)]
         save_tiff(pair[0], tmp_path / f'images/{number}.tif', photometric='RGB')

@@ -18,7 +18,7 @@ from .config_text import (
     start_fields,
 )
 from .image_bands import Header
-from .masks import Masks
+from .read_masks import Masks
 from .write_coco import split_fields
 
 BASE = 'fine_tune_sem_fpn_xcit_t12_16'

@@ -26,7 +26,7 @@ from .config_text import config_path, summary
 from .label_values import read_label, values_of
 from .mask_config import LABELS, Statistics, config_of_masks, label_suffix
 from .mask_pairs import find_pairs
-from .masks import Masks, read_masks
+from .read_masks import Masks, read_masks
 
 ADE20K = 'ade20k'
 FEW = 16  # images that one process reads alone
