@@ -221,7 +221,7 @@ def test_a_training_shows_ground_truth_left_and_prediction_right(tmp_path, task)
     labels[:, 100:200, 100:200] = 0
     masks = BitmapMasks((labels == 0).byte().numpy(), 400, 500)
     boxes = torch.tensor([[100.0, 100, 200, 200]])
-    scores, found = torch.tensor([0.4, 0.9]), torch.tensor([2, 1])
+    scores, found = torch.tensor([0.29, 0.31]), torch.tensor([2, 1])
     parts = {
         'detection': dict(
             gt_instances=InstanceData(bboxes=boxes, labels=torch.tensor([0]), masks=masks),
