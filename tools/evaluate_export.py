@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clon
 
 from tools import cli
 
-SUMMARY = ('bbox_mAP', 'segm_mAP', 'PQ', 'mIoU')  # the metrics of the table
+SUMMARY = ('bbox_mAP', 'segm_mAP', 'PQ', 'mIoU', 'mAcc', 'aAcc')  # the metrics of the table
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 """Export a detector, a segmentor or a backbone to a file for ONNX Runtime, OpenVINO or PyTorch."""
 
 import argparse
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -111,8 +112,11 @@ def main() -> None:
     print('outputs:', *exported.outputs)
     for name, difference in exported.differences.items():
         objects = '' if difference.objects is None else f', {difference.objects} objects'
-        print(f'{name}: differs from PyTorch by {difference.error:.1e}{objects}')
-    print(f'Written: {exported.path}, {exported.size / 1e6:.1f} MB')
+        error = f'a relative error of {difference.error:.1e}'
+        print(f'{name}: differs from PyTorch by {error}{objects}')
+    print(f'Written: {Path(target)}, {exported.size / 1e6:.1f} MB')
+    if args.folder is not None:
+        print(f'Next: python {shlex.quote(str(Path(target, "predict.py")))} IMAGE')
 
 
 if __name__ == '__main__':

@@ -37,14 +37,14 @@ def main() -> None:
         epilog='Exit code: 0; 1 if some inputs could not be predicted; 2 if none could.',
     )
     parser.add_argument(
-        'config', help='a file of configs/; or a model on the hub (hf://owner/name) or in a folder'
+        'config', help='a config file; or a model on the hub (hf://owner/name) or in a folder'
     )
     # One argument, because argparse cannot tell where an optional one ends.
     parser.add_argument(
         'inputs',
         nargs='+',
         metavar='[CHECKPOINT] INPUT',
-        help='first, for a file of configs/, the file or URL of a released model or of a '
+        help='first, for a config file, the file or URL of a released model or of a '
         'checkpoint of this config; then images, folders with images and videos at any depth, '
         'patterns such as "photos/*.jpg", URLs of images, or videos',
     )
@@ -224,6 +224,7 @@ def main() -> None:
         parser.error(f'{" and ".join(names)}: only for large images; add --stream or --sliced')
     with cli.imports():
         from xcit_mm.apps.infer.run import LargeOptions, OutputOptions, infer
+        from xcit_mm.predict.results.short_texts import few_names
     done, problems, objects = infer(
         args.config,
         checkpoint,
@@ -246,8 +247,9 @@ def main() -> None:
         return
     print(f'images      {done}')
     if objects is not None:
-        hint = '' if objects else f' (none has a score of {args.score_thr}: lower --score-thr)'
-        print(f'objects     {objects}{hint}')
+        hint = f' (none has a score of {args.score_thr}: lower --score-thr)'
+        names = few_names([f'{name} {number}' for name, number in objects.most_common()])
+        print(f'objects     {objects.total()}{f": {names}" if objects else hint}')
     print(f'output      {args.out}')
     if problems:
         print(f'{len(problems)} of the inputs could not be predicted, see above')

@@ -4,10 +4,12 @@ import csv
 import errno
 import json
 import os
+import re
 import resource
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from rasterio.transform import from_origin
 
 from xcit_mm.apps.infer import run as infer
 from xcit_mm.apps.infer import tiled
+from xcit_mm.apps.infer.summary import summary
 from xcit_mm.base.errors import UserError
 from xcit_mm.predict.large.large_predictions import LargeSegmentation
 from xcit_mm.predict.large.predict_large import LargeOptions
@@ -43,6 +46,8 @@ def test_a_segmentor_writes_a_geotiff(run_tool, weights, scene, segmentor, tmp_p
     result = run_tool(*command, '--memory', '1KiB', '--out', tmp_path / 'out')
     assert result.returncode == 0, result.stderr
     assert 'images      1' in result.stdout
+    kept = rf'GiB of unfinished work are in {tmp_path}/out/unfinished/scene/.*, until the image is'
+    assert re.search(rf'0\.\d\d {kept} written\n', result.stderr)
     expected = segmentor.predict_large(scene, with_scores=True)
     with rasterio.open(tmp_path / 'out/labels/scene.tif') as file:
         assert np.array_equal(file.read(1), expected.labels)
@@ -94,11 +99,41 @@ def test_an_image_that_loses_its_place_is_named(weights, scene, image, tmp_path,
     shutil.copy(scene, tmp_path / 'b.tif')
     shutil.copy(scene, tmp_path / 'c.tif')
     command = SEGMENTOR, weights[SEGMENTOR]
-    hint = 'b.tif has a place on a map, which the predictions lose: add --stream to keep it (or'
+    hint = 'b.tif has a place on a map, which the predictions lose: add --stream or --sliced PIX'
     for name, stream, count in (('*.tif', False, 1), ('a.tif', False, 0), ('b.tif', True, 0)):
         assert infer.infer(*command, [str(tmp_path / name)], tmp_path / 'out', stream=stream)[0]
         said = capfd.readouterr().err
         assert said.count('has a place on a map') == said.count(hint) == count
+
+
+def test_an_image_much_larger_than_those_of_the_training_is_named(weights, scene, tmp_path, capfd):
+    hint = (
+        f'{scene} has 160x130 pixels, but the model was trained on 40x32: compare with --sliced 40 '
+        'on a part that you have labels of (docs/large_images.md)'
+    )
+    for crop, large, count in (
+        ((32, 40), {}, 1),
+        ((32, 41), {}, 0),
+        ((32, 40), dict(statistics_window=64), 0),
+        ((32, 40), dict(sliced=64, overlap=0), 0),
+        ((32, 40), dict(region='0,0,64,64'), 0),
+    ):
+        transforms = dict(type='RandomCrop', crop_size=crop), dict(type='PackSegInputs')
+        options = {'train_dataloader.dataset.pipeline': [dict(type='LoadImage'), *transforms]}
+        arguments = SEGMENTOR, weights[SEGMENTOR], [str(scene)], tmp_path / 'out'
+        large = LargeOptions(**large)
+        assert infer.infer(*arguments, True, large, options=options)[:2] == (1, [])
+        said = capfd.readouterr().err
+        assert said.count('the model was trained on') == said.count(hint) == count
+
+
+def test_a_summary_names_up_to_eight_classes():
+    names = tuple('abcdefghij')
+    for number, end in ((8, 'h 10.0%'), (9, 'h 10.0%, ...')):
+        shares = dict.fromkeys(range(number), 0.1)
+        prediction = SimpleNamespace(classes=names, shares=lambda shares=shares: shares)
+        assert summary(prediction).startswith(f'{number} classes: a 10.0%, b 10.0%')
+        assert summary(prediction).endswith(end)
 
 
 def test_torchrun(weights, scene, segmentor, tmp_path):

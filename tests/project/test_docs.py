@@ -54,7 +54,9 @@ ONLY_PARSED = {
     'tools/train.py data/own_panoptic/own_panoptic.py': 'test_recipes.py trains this model',
     'tools/train.py my_mask_rcnn.py': 'it counts epochs; test_configs.py builds its model',
     'tools/export.py configs/dino': 'it takes minutes; test_graphs.py writes a file with gathers',
-    'tools/export.py configs/sem_fpn': 'test_deepness.py writes such a file',
+    'tools/export.py configs/sem_fpn_xcit_n12_16_shapes.py '
+    'work_dirs/sem_fpn_xcit_n12_16_shapes/iter_600.pth --out work_dirs/deepness.onnx': 'it takes '
+    'a minute; test_deepness.py writes such a file',
     'tools/export.py configs/mask_rcnn_xcit_n12_16_shapes.py '
     'work_dirs/mask_rcnn_xcit_n12_16_shapes/iter_600.pth --folder': 'test_folder.py writes one',
     'tools/prepare_data.py coco ': 'it downloads gigabytes; test_prepare_data.py has a server',

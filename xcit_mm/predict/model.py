@@ -25,6 +25,7 @@ from ..base.shipped import is_folder
 from ..config.build_model import build_model, config_errors, weights_for
 from ..config.load import load_config
 from ..config.rules import require_parts
+from ..config.trained_size import trained_size
 from ..config.tree import class_name, pipeline_of_test_set
 from ..data.transforms.multiband import LoadMultiband
 from ..large.maps.known_models import predicts_heights
@@ -68,6 +69,8 @@ class Model:
         compiled: Whether to compile the backbone and the neck with ``torch.compile``.
         graphs: Whether sizes of batches that come again replay CUDA graphs.
         streamed_dtype: The dtype of large images, in which the tokens are, too.
+        trained_size: The longer and the shorter side, in pixels, of the images that the config
+            trains on; None if the config does not say.
     """
 
     task: str
@@ -79,6 +82,7 @@ class Model:
     compiled: bool = False
     graphs: bool = False
     streamed_dtype: torch.dtype = torch.float32
+    trained_size: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         self._fused = FusedCopy(self.dtype, self.compiled, self.graphs)
@@ -262,7 +266,7 @@ def load_model(
     task = 'panoptic' if is_panoptic else TASKS[cfg.default_scope]
     task = task if has_classes else 'heights'
     dtypes = dict(dtype=computed_dtype, streamed_dtype=choose_dtype(dtype or 'float32', target))
-    modes = dict(compiled=compiled, graphs=graphs)
+    modes = dict(compiled=compiled, graphs=graphs, trained_size=trained_size(cfg))
     return Model(task, *names, module.to(target), pipeline, **modes, **dtypes)
 
 

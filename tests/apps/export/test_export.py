@@ -15,6 +15,7 @@ from helpers.small_models import pixels
 
 from xcit_mm import UserError, load_model
 from xcit_mm.apps.export import (
+    Evaluated,
     ExportSettings,
     evaluate,
     export,
@@ -343,7 +344,8 @@ def test_the_tool_exports_a_backbone_without_a_checkpoint(models, monkeypatch, c
     )  # fmt: skip
     assert code == 0
     assert 'No checkpoint: the weights of the file are random.' in printed
-    assert printed.count('differs from PyTorch by') == 3
+    assert printed.count('differs from PyTorch by a relative error of ') == 3
+    assert f'Written: {file}, ' in printed and 'Next: ' not in printed
     session = onnxruntime.InferenceSession(file)
     maps = session.run(None, {'image': pixels(2, 70, 100).astype(np.float32)})
     sizes = (24, 32), (12, 16), (6, 8), (3, 4)  # of 96x128 pixels, which the maps cover
@@ -351,6 +353,17 @@ def test_the_tool_exports_a_backbone_without_a_checkpoint(models, monkeypatch, c
     names = 'stride4', 'stride8', 'stride16', 'stride32'
     assert tuple(output.name for output in session.get_outputs()) == names[1:]
     assert [p.name for p in file.parent.iterdir()] == ['backbone.onnx']
+
+
+def test_the_tool_prints_the_accuracy_of_labels(monkeypatch, capfd):
+    metrics = dict(mIoU=86.66, aAcc=95.5, mAcc=91.25)
+    rows = [Evaluated('PyTorch', None, 2.0, metrics), Evaluated('x.onnx', 10**6, 1.0, metrics)]
+    monkeypatch.setattr('xcit_mm.apps.export.evaluate', lambda *arguments: rows)
+    typed = 'evaluate_export.py', 'config.py', 'x.pth', 'x.onnx'
+    code, printed, _ = call_tool(monkeypatch, capfd, *typed)
+    head, first, second = map(str.split, printed.splitlines())
+    assert code == 0 and head[-3:] == ['mIoU', 'mAcc', 'aAcc']
+    assert first[-3:] == second[-3:] == ['86.66', '91.25', '95.5']
 
 
 @slow

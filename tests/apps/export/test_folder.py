@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from PIL import Image
 
 from xcit_mm import UserError, load_model
-from xcit_mm.apps.export import export_folder
+from xcit_mm.apps.export import Exported, export_folder
 from xcit_mm.apps.export.description import describe, resizing
 from xcit_mm.data.drawings.shapes import draw_image
 from xcit_mm.data.transforms.decode import decode
@@ -119,6 +119,7 @@ def test_a_folder_has_a_program_and_a_test_that_it_passes(folder, exported):
     readme = (folder / 'README.md').read_text()
     assert re.search(r'pip install onnxruntime==[\d.]+ numpy==', readme)
     assert 'resized to 128x96' in readme
+    assert '# writes pictures, JSON files, and the labels of pixels\n' in readme
     assert '- Classes: background, circle, square, triangle\n' in readme
 
 
@@ -216,6 +217,17 @@ def test_a_pipeline_that_the_program_does_not_know_is_refused(models, tmp_path, 
     assert not (tmp_path / 'x').exists()
 
 
+def test_the_tool_names_the_folder_and_the_command_that_comes_next(monkeypatch, capfd):
+    written = Exported(Path('/a/b/../my exported/model.onnx'), 18 * 10**6, ('logits',), {})
+    monkeypatch.setattr('xcit_mm.apps.export.export_folder', lambda *arguments: written)
+    typed = 'export.py', 'config.py', 'x.pth', '--folder', '../my exported/'
+    code, printed, _ = call_tool(monkeypatch, capfd, *typed)
+    assert code == 0 and printed.splitlines()[-2:] == [
+        'Written: ../my exported, 18.0 MB',
+        "Next: python '../my exported/predict.py' IMAGE",
+    ]
+
+
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
@@ -274,6 +286,7 @@ def test_the_program_needs_only_the_runtime_numpy_and_pillow(models, tmp_path):
     export_folder(*models('detector'), folder)
     readme = (folder / 'README.md').read_text()
     assert 'resized to fit into 160x160' in readme
+    assert '# writes pictures, and JSON files with the objects\n' in readme
     assert int(re.search(r'(\d+) objects with a score above 0.3', readme)[1]) > 3
     python = bare_environment(tmp_path / 'venv', 'onnxruntime', 'numpy', 'pillow')
     for name in ('torch', 'xcit_mm', 'mmdet', 'cv2'):

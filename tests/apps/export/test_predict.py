@@ -203,6 +203,7 @@ def test_pixels_have_the_colors_of_their_classes():
     for result in ({'labels': labels}, {'panoptic': labels + predict.INSTANCES}):
         picture = drawn(result, image)
         assert np.abs(picture[300, [10, 590]] - [[150, 65, 65], [65, 65, 150]]).max() <= 1
+        assert picture[300, [299, 300]].tolist() == [[200, 30, 30], [30, 30, 200]]  # outlines
         assert (picture[-1] == 100).all()
         assert (picture[0, :40] == (200, 30, 30)).all(-1).mean() > 0.5  # the legend
 

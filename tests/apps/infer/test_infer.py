@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -351,7 +352,21 @@ def test_the_tool_counts_objects_and_says_how_tiff_files_become_rgb(
     assert f'{image}: the first 3 of its 5 channels are used' in said
     _, printed, _ = call_tool(monkeypatch, capfd, *typed, '--score-thr', 0)
     content = json.loads((tmp_path / 'out/predictions.json').read_text())
-    assert f'objects     {len(content["annotations"])}\n' in printed
+    counts = Counter(annotation['category_name'] for annotation in content['annotations'])
+    names = ', '.join(f'{name} {number}' for name, number in counts.most_common())
+    assert f'objects     {counts.total()}: {names}\n' in printed
+
+
+def test_the_first_image_that_becomes_much_smaller_is_named(run, photos, tmp_path, capfd):
+    for name, width in (('w.png', 636), ('x.png', 640), ('y.png', 800)):
+        Image.new('RGB', (width, 320)).save(photos / 'below' / name)
+    assert run('below', config=DETECTOR)[0] == 4
+    said = capfd.readouterr().err
+    name = photos / 'below/x.png'
+    assert f'{name} is resized from 640x320 to 160x80 pixels for the model, which loses' in said
+    assert said.count('is resized from') == 1
+    assert run('below', config=DETECTOR, full_size=True)[0] == 4
+    assert 'is resized from' not in capfd.readouterr().err
 
 
 def test_a_checkpoint_that_is_forgotten_is_missed(photos, tmp_path, monkeypatch, capfd):

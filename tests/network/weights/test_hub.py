@@ -1,6 +1,7 @@
 """Models on the hub: only the config and the weights are downloaded, and refusals are sentences."""
 
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -154,6 +155,18 @@ def test_a_folder_hides_a_config_of_this_package_only_if_it_is_a_model(tmp_path,
     assert not is_folder(name) and load_config(name).model.type == 'MaskRCNN'
     (tmp_path / name / 'config.json').touch()
     assert is_folder(name)
+
+
+def test_an_exported_folder_is_predicted_with_by_its_own_program(tmp_path):
+    folder = tmp_path / 'exported'
+    folder.mkdir()
+    (folder / 'model.onnx').touch()
+    with pytest.raises(UserError, match=r'exported has no config\.json.* that tools/push'):
+        load_config(folder)
+    (folder / 'predict.py').touch()
+    program = re.escape(f'{folder} is an exported model, which its own program predicts with: ')
+    with pytest.raises(UserError, match=f'^{program}python {folder}/predict.py IMAGE$'):
+        load_config(folder)
 
 
 def test_a_download_that_breaks_off_is_an_error_and_then_whole(hub, monkeypatch):

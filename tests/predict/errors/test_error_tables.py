@@ -97,6 +97,13 @@ def test_of_too_many_rows_those_of_zeros_are_left_out(tmp_path, monkeypatch):
         assert {'image': '1.jpg', 'class': 'b', 'objects': '2', 'area': ''} in written
 
 
+def test_numbers_are_plain_decimals(tmp_path):
+    values = 1175812.3273, 123456.7, 12.3456789, 1 / 3, 1e-5, 0.0, 3
+    write_counts(tmp_path / 'a.csv', ('a',), list('abcdefg'), [('1.jpg', {0: values})])
+    written = (tmp_path / 'a.csv').read_text().splitlines()[1]
+    assert written == '1.jpg,a,1175812,123457,12.3457,0.333333,0.00001,0,3'
+
+
 def test_pictures_show_the_matrix_and_the_costs(tables, tmp_path):
     draw_errors(tables, tmp_path / 'both.png')
     only = ErrorTables('pixels', CLASSES, 'no class', tables.confusion, [])

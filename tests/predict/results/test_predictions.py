@@ -178,6 +178,18 @@ def test_regions_have_the_color_of_their_class_and_a_legend():
         assert tuple(segmentation.draw(opacity)[0, 0]) == color
 
 
+def test_regions_are_outlined_in_the_full_color_of_their_class():
+    labels = np.zeros((400, 500), np.int64)
+    labels[100:200, 100:200] = 1
+    labels[300:, 300:] = 255  # no class
+    picture = Segmentation(gray(400, 500), labels, CLASSES, PALETTE).draw()[:400]
+    across = picture[90:110, 150].tolist()
+    assert across[9] == [*PALETTE[0]] and across[10] == [*PALETTE[1]]
+    assert across[5] != [*PALETTE[0]] and across[14] != [*PALETTE[1]]
+    assert tuple(picture[299, 400]) == PALETTE[0] and (picture[300:, 300:] == GRAY).all()
+    assert count(picture[210:290], PALETTE[0]) == 0
+
+
 def test_legends_of_a_number_of_rows_have_one_size():
     labels = np.arange(400, dtype=np.int16)[:, None].repeat(500, 1) % 300
     many = Segmentation(gray(400, 500), labels, ('name',) * 300, ((9, 9, 9),) * 300)
@@ -209,7 +221,7 @@ def test_a_training_shows_ground_truth_left_and_prediction_right(tmp_path, task)
     labels[:, 100:200, 100:200] = 0
     masks = BitmapMasks((labels == 0).byte().numpy(), 400, 500)
     boxes = torch.tensor([[100.0, 100, 200, 200]])
-    scores, found = torch.tensor([0.4, 0.9]), torch.tensor([2, 1])
+    scores, found = torch.tensor([0.29, 0.31]), torch.tensor([2, 1])
     parts = {
         'detection': dict(
             gt_instances=InstanceData(bboxes=boxes, labels=torch.tensor([0]), masks=masks),

@@ -30,7 +30,7 @@ README = """\
 
     pip install {packages}
     python predict.py --check             # compares the result for test.png with the expected one
-    python predict.py IMAGE... --out DIR  # writes pictures, JSON files, and the labels of pixels
+    python predict.py IMAGE... --out DIR  # writes {written}
 
 - model.onnx takes {channels} pixels (1, 3, height, width), float32 from 0 to 255, of images
   {size}.
@@ -148,8 +148,9 @@ def _readme(metadata: Mapping[str, Any], result: Mapping[str, np.ndarray]) -> st
     if rule is not None:
         width, height = rule['scale']
         size = f'resized {"to fit into" if rule["keep_ratio"] else "to"} {width}x{height}'
-    summary = 'a class for each pixel'
+    summary, written = 'a class for each pixel', 'pictures, JSON files, and the labels of pixels'
     if 'scores' in result:
+        written = 'pictures, and JSON files with the objects'
         summary = f'{(result["scores"] > SCORE_THR).sum()} objects with a score above {SCORE_THR}'
     return README.format(
         config=Path(metadata['config']).stem,
@@ -160,4 +161,5 @@ def _readme(metadata: Mapping[str, Any], result: Mapping[str, np.ndarray]) -> st
         outputs=', '.join(metadata['outputs']),
         classes=', '.join(metadata['classes']),
         summary=summary,
+        written=written,
     )

@@ -229,6 +229,10 @@ def draw(
     for mask, label in reversed(pairs):
         painted[mask] = palette[label]
     picture = Image.blend(Image.fromarray(image), Image.fromarray(painted), 0.5)
+    if 'scores' not in result:  # outlines in the full colors
+        values = np.pad(result.get('panoptic', result.get('labels')), 1, 'edge')
+        is_edge = (values[1:-1, :-2] != values[1:-1, 2:]) | (values[:-2, 1:-1] != values[2:, 1:-1])
+        picture.paste(Image.fromarray(painted), mask=Image.fromarray(is_edge))
     factor = max(1, -(-MIN_SIDE // min(picture.size)))
     picture = picture.resize([side * factor for side in picture.size])
     shorter = min(picture.size)

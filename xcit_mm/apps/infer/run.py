@@ -1,6 +1,7 @@
 """Predictions for the inputs of a command line, whole or tile by tile."""
 
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
@@ -19,7 +20,7 @@ from ...predict.model import Model, load_model
 from ...predict.results import SCORE_THR
 from ...predict.sources import find_inputs, mosaic_name
 from ...predict.write.written import Output, is_output, only_writer, require_kept
-from .tiled import predict_tiled, share_tiles, too_large
+from .tiled import predict_tiled, share_tiles, too_large, unlike_training
 from .whole import changed_values, lost_places, predict_whole
 
 DEFAULT = LargeOptions(score_thr=SCORE_THR)
@@ -33,13 +34,13 @@ class Inferred(NamedTuple):
     Attributes:
         images: The number of images and frames.
         problems: A sentence on each of those that could not be predicted.
-        objects: The number of objects; None for a model without objects, and in the processes that
-            do not write.
+        objects: The number of objects of each class; None for a model without objects, and in the
+            processes that do not write.
     """
 
     images: int
     problems: list[str]
-    objects: int | None
+    objects: Counter | None
 
 
 def infer(
@@ -90,7 +91,8 @@ def infer(
             return Inferred(number, [], None)
         whole = {name: source for name, source in sources.items() if name not in tiled}
         dtype = dtype_name(model.streamed_dtype if stream else model.dtype)
-        notes = [*notes, *problems, *_remarks(model, whole.values())]
+        notes += [*problems, *_remarks(model, whole.values())]
+        notes += islice(unlike_training(model, islice(tiled.values(), LOOKED_AT), large), 1)
         _announce(dtype, loading.get('compiled', False), notes)
         info = dict(config=str(config), checkpoint=str(checkpoint), dtype=dtype)
         options = _chosen(large) | _chosen(written) | (dict(mosaic=True) if mosaic else {})
@@ -103,7 +105,7 @@ def infer(
             if tiled:
                 parts.append(predict_tiled(model, tiled, output, out, large))
     done, problems = sum(done for done, _ in parts), [p for _, part in parts for p in part]
-    return Inferred(done, problems, output.num_objects)
+    return Inferred(done, problems, output.objects)
 
 
 def _remarks(model: Model, images: Collection[str]) -> Iterator[str]:

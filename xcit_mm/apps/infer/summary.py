@@ -10,7 +10,7 @@ from rich.table import Table
 from ...base.errors import printable
 from ...predict.large.large_predictions import LargeDetections, LargeHeights, LargePrediction
 
-MOST = 3  # classes that are named for a scene
+MOST = 8  # classes that are named for a scene
 
 
 class Predicted(NamedTuple):

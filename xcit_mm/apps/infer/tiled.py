@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from ...predict.large.large_options import LargeOptions
 from ...predict.large.large_predictions import LargePrediction
 from ...predict.large.predict_large import check_options, described, predict_large
 from ...predict.model import Model
+from ...predict.results.short_texts import size_text
 from ...predict.write.written import STORE, Output
 from .summary import Predicted, print_summary, summary
 from .whole import NOT_WRITTEN
@@ -27,6 +28,8 @@ from .whole import NOT_WRITTEN
 # Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24
 # megapixels and 384 channels (docs/predict.md).
 BYTES_OF_PIXEL = 1
+
+MUCH_LARGER = 4  # times the longer side of what a model was trained on
 
 Sources = Mapping[str, str | Sequence[str]]  # by name: a path or URL, or those of an image's tiles
 
@@ -40,6 +43,28 @@ def too_large(model: Model, sources: Mapping[str, str]) -> dict[str, str]:
     (channels,) = model.module.backbone.blocks[0].norm1.normalized_shape
     limit = free_memory() // (channels * BYTES_OF_PIXEL)
     return {n: s for n, s in sources.items() if math.prod(image_size(s) or (0,)) > limit}
+
+
+def unlike_training(
+    model: Model, images: Iterable[str | Sequence[str]], options: LargeOptions
+) -> Iterator[str]:
+    """Yield a sentence on each image whose statistics the model cannot know, as it is much larger.
+
+    Images that are read in part, or at another resolution, are left out.
+    """
+    chosen = options.sliced, options.statistics_window
+    read = options.region, options.level, options.resolution
+    if model.trained_size is None or any((*chosen, *read)):
+        return
+    longer = max(model.trained_size)
+    for image in images:
+        size = image_size(image) if isinstance(image, str) else None
+        if size is not None and max(size) >= MUCH_LARGER * longer:
+            yield (
+                f'{image} has {size_text(size)} pixels, but the model was trained on '
+                f'{size_text(model.trained_size[::-1])}: compare with --sliced {longer} on a part '
+                'that you have labels of (docs/large_images.md)'
+            )
 
 
 def predict_tiled(

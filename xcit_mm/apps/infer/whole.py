@@ -15,13 +15,20 @@ from ...data.tiff.tiff_bands import color_bands, opened_tiff
 from ...data.transforms.decode import rgb_notes
 from ...predict.model import Model, Prediction
 from ...predict.results import Detections
+from ...predict.results.short_texts import size_text
 from ...predict.sources import MAX_PIXELS, Frame, batches, read_frames
 from ...predict.write.written import Output
 
 TIFF_SUFFIXES = '.tif', '.tiff'
 WITHOUT_PLACE = (
-    '{} has a place on a map, which the predictions lose: add --stream to keep it (or --sliced)'
+    '{} has a place on a map, which the predictions lose: add --stream or --sliced PIXELS to keep '
+    'it'
 )
+REDUCED = (
+    '{} is resized from {} to {} pixels for the model, which loses details: --full-size keeps its '
+    'size, --stream and --sliced predict it tile by tile'
+)
+MUCH_SMALLER = 4  # times, along the longer side
 NOT_WRITTEN = '{}: its prediction cannot be written ({}): check the folder --out'
 
 
@@ -35,7 +42,7 @@ def predict_whole(
     """
     with ImageProgress() as progress:
         progress.expect(len(sources))
-        frames = _prepared(model, read_frames(sources, progress, model.read))
+        frames = _prepared(model, read_frames(sources, progress, model.read), progress)
         write = partial(_write, output, progress, score_thr)
         with (
             closing(prefetch(batches(frames, batch_size))) as read,
@@ -72,11 +79,19 @@ def changed_values(image: str) -> list[str]:
         return []
 
 
-def _prepared(model: Model, frames: Iterable[Frame]) -> Iterator[Frame]:
-    """Prepare frames. Where that fails, the model tries again later, and raises the error."""
+def _prepared(model: Model, frames: Iterable[Frame], progress: ImageProgress) -> Iterator[Frame]:
+    """Prepare frames, and report the first image that becomes much smaller.
+
+    Where that fails, the model tries again later, and raises the error.
+    """
+    is_reported = False
     for frame in frames:
         with suppress(Exception):
             frame = frame._replace(prepared=model.prepare(frame.image))
+        if not is_reported and frame.prepared is not None and frame.index is None:
+            sizes = frame.image.shape[:2], frame.prepared.results['img'].shape[:2]
+            if is_reported := max(sizes[0]) >= MUCH_SMALLER * max(sizes[1]):
+                progress.report(REDUCED.format(frame.source, *map(size_text, sizes)))
         yield frame
 
 

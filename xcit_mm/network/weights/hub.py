@@ -13,6 +13,7 @@ from ...base.shipped import HUB
 CONFIG = 'config.json'
 WEIGHTS = 'model.safetensors'
 PICKLE = 'pytorch_model.bin'  # how older programs store weights
+EXPORTED = 'model.onnx', 'predict.py'  # in a folder that tools/export.py --folder made
 PART = r'(?!\.\.?(?:[/@]|$))[\w.-]+'  # a name that leads to no other folder
 ADDRESS = re.compile(f'hf://({PART}/{PART})(?:@({PART}(?:/{PART})*))?')
 MAX_TEXT = 1000  # characters of an error of the hub, whose sentences are long
@@ -43,6 +44,11 @@ def find_file(name: str | Path, trusted: bool = False, file: str = WEIGHTS) -> P
     path = next((folder / choice for choice in choices if (folder / choice).exists()), None)
     if path is not None:
         return path
+    if all((folder / part).exists() for part in EXPORTED):
+        raise UserError(
+            f'{name} is an exported model, which its own program predicts with: python '
+            f'{folder / EXPORTED[1]} IMAGE'
+        )
     where = '' if on_hub else list_folder_hint(folder)
     remedy = f'name a {"model" if on_hub else "file in it, or a folder"} that tools/push.py made'
     if file == WEIGHTS and not trusted and (on_hub or (folder / PICKLE).exists()):

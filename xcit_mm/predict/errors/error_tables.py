@@ -122,7 +122,14 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
         writer.writerows([_cell(value) for value in row] for row in rows)
 
 
+def _decimal(value: float) -> str:
+    """Return a number with six digits, or with all of its digits before the point."""
+    if abs(value) >= 1e5:
+        return f'{value:.0f}'
+    return np.format_float_positional(value, 6, fractional=False, trim='-')
+
+
 def _cell(value: Any) -> Any:
     if isinstance(value, float):  # also of NumPy
-        return '' if math.isnan(value) else f'{value:.6g}'
+        return '' if math.isnan(value) else _decimal(value)
     return value

@@ -173,8 +173,8 @@ class _Run:
         """Tell where the stores are, and how much of a run that was killed is finished."""
         if workspace.folder is not None and needed:
             done = [f'; {n} {stage} are finished' for stage, n in workspace.finished.items()]
-            stored = f'{needed / GIB:.2f} GiB are kept in {workspace.folder}'
-            self.progress.report(stored + ''.join(done))
+            stored = f'{needed / GIB:.2f} GiB of unfinished work are in {workspace.folder}'
+            self.progress.report(stored + ', until the image is written' + ''.join(done))
 
 
 def _prepared(model: Predictor, scene: Scene, options: LargeOptions, progress: Progress) -> _Run:

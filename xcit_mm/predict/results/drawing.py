@@ -34,14 +34,12 @@ def draw_objects(
     An empty text is not drawn.
     """
     canvas, factor = _enlarged(image)
-    line_width = max(2, round(LINE_WIDTH * _mean_side(canvas)))
+    line_width = _line_width(canvas)
     if topmost is not None:
         topmost = topmost.repeat(factor, axis=0).repeat(factor, axis=1)
         painted = np.array([BLACK, *colors], np.uint8)[topmost]
         _blend(canvas, painted, topmost > 0, MASK_OPACITY)
-        kernel = np.ones((line_width + 1, line_width + 1), np.uint8)
-        is_edge = cv2.morphologyEx(topmost, cv2.MORPH_GRADIENT, kernel) > 0
-        _blend(canvas, painted, is_edge & (topmost > 0), 1)
+        _blend(canvas, painted, _edges(topmost, line_width) & (topmost > 0), 1)
     if boxes is None:
         return canvas
     picture = Image.fromarray(canvas)
@@ -79,19 +77,22 @@ def draw_regions(
 ) -> np.ndarray:
     """Color every pixel by its label (H, W), and write a legend below.
 
-    A label outside the palette, such as the label of pixels without data, has no color. White lines
-    separate the ``segments`` (H, W).
+    A label outside the palette, such as the label of pixels without data, has no color. Regions are
+    outlined in the full color of their class, or separated by white lines if they are ``segments``
+    (H, W).
     """
     canvas, factor = _enlarged(image)
     labels = labels.repeat(factor, axis=0).repeat(factor, axis=1)
     is_colored = (labels >= 0) & (labels < len(palette))
     colors = np.array(palette, np.uint8)[np.where(is_colored, labels, 0)]
     _blend(canvas, colors, is_colored, opacity)
-    if segments is not None:
+    if segments is None:
+        is_edge = _edges(labels.astype(np.int16), _line_width(canvas))
+        _blend(canvas, colors, is_edge & is_colored, 1)
+    else:
         numbers = np.unique(segments, return_inverse=True)[1].reshape(segments.shape)
         numbers = numbers.astype(np.uint16).repeat(factor, axis=0).repeat(factor, axis=1)
-        is_edge = cv2.morphologyEx(numbers, cv2.MORPH_GRADIENT, np.ones((3, 3), np.uint8)) > 0
-        _blend(canvas, np.full_like(canvas, WHITE), is_edge, 1)
+        _blend(canvas, np.full_like(canvas, WHITE), _edges(numbers, 2), 1)
     return np.concatenate([canvas, _draw_legend(legend, canvas, legend_rows)])
 
 
@@ -145,6 +146,16 @@ def _enlarged(image: np.ndarray) -> tuple[np.ndarray, int]:
 
 def _mean_side(canvas: np.ndarray) -> float:
     return np.prod(canvas.shape[:2]) ** 0.5
+
+
+def _line_width(canvas: np.ndarray) -> int:
+    return max(2, round(LINE_WIDTH * _mean_side(canvas)))
+
+
+def _edges(numbers: np.ndarray, width: int) -> np.ndarray:
+    """Return where lines of a width in pixels lie between different numbers (H, W)."""
+    kernel = np.ones((width + 1, width + 1), np.uint8)
+    return cv2.morphologyEx(numbers, cv2.MORPH_GRADIENT, kernel) > 0
 
 
 def _blend(canvas: np.ndarray, colors: np.ndarray, where: np.ndarray, opacity: float) -> None:

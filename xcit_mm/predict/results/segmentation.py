@@ -151,7 +151,7 @@ class Segmentation:
         return outlines_by_label(polygons[is_class], labels[is_class])
 
     def draw(self, opacity: float = 0.5, legend_rows: int | None = None) -> np.ndarray:
-        """Draw the colors of the classes and the edges of segments, and a legend below.
+        """Draw the colors of the classes with the outlines of regions, and a legend below.
 
         Args:
             opacity: Opacity of the colors, 0..1.

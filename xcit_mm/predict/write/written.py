@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -145,9 +146,11 @@ class Output:
         self._content = dict(info=info, images=self._images, **content)
 
     @property
-    def num_objects(self) -> int | None:
-        """The number of objects of the images so far, or None for a model without objects."""
-        return len(self._annotations) if 'annotations' in self._content else None
+    def objects(self) -> Counter | None:
+        """The number of objects of each class so far, or None for a model without objects."""
+        if 'annotations' not in self._content:
+            return None
+        return Counter(annotation['category_name'] for annotation in self._annotations)
 
     def __enter__(self) -> 'Output':
         return self

@@ -13,13 +13,12 @@ from PIL import Image
 
 from ...base.colors import Color, class_colors
 from ...data.transforms.decode import BadImageError, image_loader
-from ...predict.results import Detections, Heights, Segmentation
+from ...predict.results import SCORE_THR, Detections, Heights, Segmentation
 from ...predict.results.drawing import draw_objects, topmost_masks
 from ...predict.results.heights import limits_of
 from ...predict.results.segmentation import INSTANCE_OFFSET
 
 LEGEND_ROWS = 2
-SCORE_THR = 0.5  # detections with a lower score are not drawn
 
 
 def draw_samples(loop: BaseLoop, samples: Sequence[BaseDataElement], folder: Path) -> None:
