@@ -24,6 +24,7 @@ class OneLineLoggerHook(LoggerHook):
 
     The log also has the first iteration of a run, with the time that is left: on a CPU, an interval
     may take minutes.
+
     ``metrics.jsonl``, the report and mmengine's ``scalars.json`` have all metrics. The metrics of a
     test are in the table of :class:`~xcit_mm.train.hooks.report_hook.ReportHook`.
 
