@@ -9,6 +9,7 @@ import errno
 import io
 import logging
 import os
+import shlex
 import signal
 import sys
 import traceback
@@ -98,12 +99,22 @@ def _exit_code(error: Exception, retry: str) -> int | None:
             f'a file that the config names cannot be reached ({reason(error)}): download it on '
             'another machine and name its path in init_cfg, or set init_cfg=None'
         )
+    elif isinstance(error, Interrupted):
+        message = f'{error}{_resuming_command()}'
     elif isinstance(error, ConfigError):
         traceback.print_exception(error.__cause__)
-    elif not isinstance(error, (Interrupted, UserError)):
+    elif not isinstance(error, UserError):
         return None
     _complain(commands(str(message)))
     return SIGNALED + error.signum if isinstance(error, Interrupted) else WRONG_INPUT
+
+
+def _resuming_command() -> str:
+    """Return the command of this run with --resume, which a launcher or the user has not added."""
+    name, *words = sys.argv
+    if any(word.startswith(('--resume', '--launcher')) for word in words):
+        return ''
+    return f': {name} {shlex.join(words)} --resume'
 
 
 def _complain(message: object) -> None:

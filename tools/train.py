@@ -4,17 +4,46 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
 from tools import cli
 
+HINT = (
+    'options of the config are set with --cfg-options NAME=VALUE, such as max_iters=1000, '
+    'scale=640, train_dataloader.batch_size=8 or optim_wrapper.optimizer.lr=1e-4'
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says what stands for the arguments of other trainers, such as --epochs."""
+
+    def error(self, message: str) -> NoReturn:
+        is_unknown = message.startswith('unrecognized arguments')
+        super().error(f'{message}; {HINT}' if is_unknown else message)
+
+
+def checkpoint(text: str) -> str:
+    """Return the file of ``--resume``, after which a config may have been typed."""
+    if Path(text).suffix in ('', '.py'):
+        raise argparse.ArgumentTypeError(
+            f'{text} is not the file of a checkpoint; the config is named before --resume'
+        )
+    return text
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     cli.add_run_arguments(parser)
     parser.add_argument(
-        '--resume', action='store_true', help='continue from the last checkpoint in the work dir'
+        '--resume',
+        nargs='?',
+        type=checkpoint,
+        const=True,
+        default=False,
+        metavar='FILE',
+        help='continue from the newest checkpoint in the work dir, or from this one',
     )
     parser.add_argument(
         '--logger',

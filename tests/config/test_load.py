@@ -2,12 +2,14 @@
 
 import sys
 from difflib import unified_diff
+from pathlib import Path
 
 import pytest
 from helpers import ROOT
 from helpers.resolved_configs import FILE, RENEW, described
 
 from xcit_mm import UserError
+from xcit_mm.base.shipped import CONFIGS
 from xcit_mm.config.adapt import adapt, adapt_for_test, adapt_for_training
 from xcit_mm.config.load import load_config
 from xcit_mm.config.rules import check_backbone
@@ -102,6 +104,25 @@ def test_a_config_that_cannot_be_read_is_refused_with_the_reason(tmp_path, code,
     (tmp_path / 'broken.py').write_text(code)
     with pytest.raises(UserError, match=rf'broken\.py cannot be read.*{message}'):
         load_config(tmp_path / 'broken.py')
+
+
+def test_a_base_in_another_installation_is_named_with_its_place_in_this_one(tmp_path):
+    own, old = tmp_path / 'own.py', Path('/old/site-packages/xcit_mm/.mim/configs')
+    for name in ('fine_tune_faster_rcnn_xcit_t12_16.py', '_base_/default_runtime.py'):
+        own.write_text(f'_base_ = {str(old / name)!r}')
+        with pytest.raises(UserError) as error:
+            load_config(own)
+        assert f'its _base_ {old / name} does not exist' in str(error.value)
+        assert str(error.value).endswith(f'has it as {CONFIGS / name}: change the line')
+
+
+def test_what_is_data_and_no_config_is_refused_with_the_command_that_writes_one(tmp_path):
+    data = tmp_path / 'data.yaml'
+    data.write_text('train: images/train\nnames:\n  0: apple\n')
+    with pytest.raises(UserError, match=rf"in YOLO's .*/prepare_data\.py yolo {data} --root"):
+        load_config(data)
+    with pytest.raises(UserError, match=r'no config\.json: .*; tools/prepare_data\.py writes a'):
+        load_config(tmp_path)
 
 
 def test_the_missing_package_of_a_custom_import_is_named(tmp_path, monkeypatch):
@@ -247,15 +268,22 @@ def test_mixed_precision_is_that_of_the_device(
     assert cfg.optim_wrapper.type == 'OptimWrapper'
 
 
-def test_the_weights_of_a_run_come_from_one_source():
+def test_the_weights_of_a_run_come_from_one_source(monkeypatch):
     cfg = load_config(REAL, {'load_from': 'other.pth'})
     notes = adapt_for_training(cfg, resume=True)
     assert (cfg.resume, cfg.load_from, cfg.model.backbone.init_cfg) == (True, None, None)
     assert any('init_cfg' in note for note in notes)
+    adapt_for_training(cfg, resume='last.pth')
+    assert (cfg.resume, cfg.load_from) == (True, 'last.pth')
 
     options = {'pretrained': 'a.pth', 'load_from': 'b.pth'}
     with pytest.raises(UserError, match=r'pretrained=a\.pth and load_from=b\.pth both hold'):
         adapt_for_training(load_config(REAL, options), options)
+
+    for name in ('was_restarted', 'has_checkpoints'):
+        monkeypatch.setattr(f'xcit_mm.config.adapt.{name}', lambda *_: True)
+    adapt_for_training(cfg, resume='last.pth')
+    assert (cfg.resume, cfg.load_from) == (True, None)  # the newest
 
 
 def test_a_test_loads_the_checkpoint_and_draws_into_the_folder():

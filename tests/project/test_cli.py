@@ -20,6 +20,7 @@ from mmengine.config import DictAction
 
 from tools import cli
 from xcit_mm import XCiT
+from xcit_mm.base.errors import Interrupted
 
 TOOLS = sorted(set(ROOT.glob('tools/[a-z]*.py')) - {ROOT / 'tools/cli.py'})
 # Calls every tool with an argument, and prints what is imported then.
@@ -96,6 +97,46 @@ def test_an_option_of_another_form_is_refused(monkeypatch, capfd, option):
     code, _, error = call_tool(monkeypatch, capfd, 'train.py', DETECTOR, '--cfg-options', option)
     assert code == 2
     assert error.splitlines()[-1].startswith(f'train.py: error: --cfg-options {option}: ')
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (
+            [DETECTOR, '--epochs', '50', '--imgsz', '640'],
+            'unrecognized arguments: --epochs 50 --imgsz 640; options of the config are set with '
+            '--cfg-options NAME=VALUE, such as max_iters=1000',
+        ),
+        (['--resume', DETECTOR], f'{DETECTOR} is not the file of a checkpoint; the config is'),
+        (['--resume', Path(DETECTOR).stem], 'is not the file of a checkpoint; the config is'),
+        ([], 'the following arguments are required: config\n'),
+    ],
+)
+def test_a_training_says_how_its_arguments_are_written(monkeypatch, capfd, arguments, message):
+    code, _, error = call_tool(monkeypatch, capfd, 'train.py', *arguments)
+    assert code == 2
+    assert message in error
+
+
+@pytest.mark.parametrize(
+    ('words', 'resumed'),
+    [
+        (['--cfg-options', 'a=b c'], ": xcit train a.py --cfg-options 'a=b c' --resume"),
+        (['--resume', 'last.pth'], ''),  # which may be an old one
+        (['--launcher', 'pytorch'], ''),
+    ],
+)
+def test_an_interrupted_training_ends_with_the_command_that_resumes_it(
+    monkeypatch, capsys, words, resumed
+):
+    def interrupted():
+        raise Interrupted(signal.SIGINT, 'after iteration 27')
+
+    monkeypatch.setattr(sys, 'argv', ['xcit train', 'a.py', *words])
+    with pytest.raises(SystemExit):
+        cli.run_tool(interrupted)
+    sentence = f'stopped by SIGINT after iteration 27; resume it with --resume{resumed}\n'
+    assert capsys.readouterr().err.endswith(sentence)
 
 
 def test_the_tools_run_as_they_are_typed(tmp_path):

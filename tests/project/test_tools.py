@@ -55,6 +55,7 @@ def test_training_lowers_the_loss_and_ends_with_the_metrics_and_the_files(traine
     assert sorted(history) == list(range(1, 13))
     assert sum(history[i] for i in (10, 11, 12)) < 0.9 * sum(history[i] for i in (1, 2, 3))
     assert re.search(r'eta: \d:\d\d:\d\d', output)
+    assert 'INFO - The backbone starts from random weights' in output  # needs no action
 
     report = output[output.index('The training is finished.') :]
     assert ('boxes' in report and 'masks' in report) if config == DETECTOR else 'mIoU' in report
@@ -174,6 +175,7 @@ def files(tmp_path_factory) -> Path:
     [
         ('train.py configs/mask_rcnn_xcit_s12_8_3x.py', 'tools/prepare_data.py coco --root'),
         ('train.py {config} --cfg-options load_from={files}/backbone.pth', '{files}/backbone.pth'),
+        ('train.py {config} --resume {files}/gone.pth', '{files}/gone.pth does not exist'),
         ('train.py {config} --launcher slurm', 'tools/slurm_train.sh'),
         ('test.py {config} {files}/code.pth', 'posix.getcwd'),
     ],

@@ -36,9 +36,12 @@ NOISE = (
     'Distributed training is not used, all SyncBatchNorm',
     'The prefix is not set in metric class',
     'Exp name: ',
+    'The previous best checkpoint ',  # the next line names the new one
 )
 # How a line of mmengine for each frozen parameter ends.
 FROZEN = 'is skipped since its requires_grad=False'
+# A learning rate in a line of the losses that is there twice.
+SAME_RATE = re.compile(r'\bbase_lr: (\S+) (?=lr: \1 )')
 # How warnings of other packages start that no user can act on.
 KNOWN_WARNINGS = (
     'Default ``avg_non_ignore`` is False',  # open-mmlab/mmsegmentation#3562
@@ -93,5 +96,6 @@ def _make_printable(record: LogRecord) -> bool:
         message = record.getMessage()
     except (TypeError, ValueError):  # logging itself reports arguments that do not fit
         return True
-    record.msg, record.args = printable(message.expandtabs(), sys.maxsize), ()
+    message = SAME_RATE.sub('', message.expandtabs())
+    record.msg, record.args = printable(message, sys.maxsize), ()
     return True

@@ -60,7 +60,7 @@ def adapt(cfg: Config) -> list[str]:
 def adapt_for_training(
     cfg: Config,
     options: Mapping[str, Any] | None = None,
-    resume: bool = False,
+    resume: bool | str = False,
     trust_checkpoint: bool = False,
     loggers: Sequence[str] = (),
     graphs: bool = False,
@@ -68,6 +68,7 @@ def adapt_for_training(
     """Edit a config for training on this machine, and return sentences for the log.
 
     The ``options`` of the command line are in ``cfg`` already, and no edit overrides them.
+    ``resume`` may be the checkpoint to resume from, instead of the newest one in the work dir.
     """
     options = options or {}
     notes = adapt(cfg) + use_folders_as_classes(cfg)
@@ -77,11 +78,11 @@ def adapt_for_training(
     use_graphs(cfg)
     notes += _limit_iterations(cfg, options) + _without_amp(cfg, options) + stream_in_dtype(cfg)
     notes += _without_gpus(cfg) + _merge_groups(cfg) + _without_fused(cfg)
-    if not resume and was_restarted() and has_checkpoints(cfg.work_dir):
+    if resume is not True and was_restarted() and has_checkpoints(cfg.work_dir):
         resume = True
         notes.append('This process was restarted: it resumes from the newest checkpoint.')
     if resume:
-        cfg.resume, cfg.load_from = True, None
+        cfg.resume, cfg.load_from = True, None if resume is True else str(resume)
     elif cfg.get('load_from') and options.get('pretrained') is not None:
         raise UserError(
             f'pretrained={options["pretrained"]} and load_from={cfg.load_from} both hold the '

@@ -92,12 +92,31 @@ def _read(path: Path) -> Config:
         raise UserError(f'the config {path} does not exist{list_folder_hint(path)}{hint}')
     try:
         with quiet():  # custom_imports import mmdet or mmseg
-            return Config.fromfile(path)
+            cfg = Config.fromfile(path)
     except (ImportError, AssertionError) as error:  # mmdet and mmseg assert versions
         raise _missing_package(path, error) from None
     except Exception as error:  # a config is code: it can raise anything
         require('torchvision')  # custom_imports import it, and its build may not fit torch
-        raise UserError(f'the config {path} cannot be read ({reason(error)})') from None
+        raise UserError(
+            _moved_base(path, error) or f'the config {path} cannot be read ({reason(error)})'
+        ) from None
+    if {'names', 'train'} <= cfg.keys() and 'model' not in cfg:
+        raise UserError(
+            f"{path} is a dataset in YOLO's format: tools/prepare_data.py yolo {path} "
+            '--root data/NAME writes a config for it'
+        )
+    return cfg
+
+
+def _moved_base(path: Path, error: Exception) -> str | None:
+    """Return what to do about a base of another installation, or None for other errors."""
+    if not isinstance(error, FileNotFoundError) or error.filename is None:
+        return None
+    here = next(CONFIGS.rglob(Path(error.filename).name), None)
+    return here and (
+        f'the config {path} cannot be read: its _base_ {error.filename} does not exist; this '
+        f'installation has it as {here}: change the line'
+    )
 
 
 def _missing_package(path: Path, error: ImportError | AssertionError) -> DependencyError:

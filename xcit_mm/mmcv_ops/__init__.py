@@ -17,8 +17,8 @@ from ..base.errors import MissingOperatorError
 EXTENSION = 'mmcv._ext'
 SWITCH = 'XCIT_MM_MMCV_FALLBACK'
 NOTICE = (
-    'mmcv has no compiled operators: torchvision and PyTorch replace those that mmdet and mmseg '
-    f'call (python -m xcit_mm.mmcv_ops lists them, {SWITCH}=0 switches this off).'
+    'mmcv has no compiled operators: those of torchvision and PyTorch are used '
+    '(python -m xcit_mm.mmcv_ops lists them).'
 )
 
 

@@ -21,7 +21,7 @@ def train(
     config: str,
     work_dir: str | None = None,
     *,
-    resume: bool = False,
+    resume: bool | str = False,
     launcher: str = 'none',
     trust_checkpoint: bool = False,
     options: Mapping[str, Any] | None = None,
@@ -35,8 +35,8 @@ def train(
     Args:
         config: Path of a config file.
         work_dir: Folder to write to. Default: ``work_dirs/<name of the config>``.
-        resume: Resume from the newest whole checkpoint in ``work_dir``. Otherwise the files of an
-            earlier run are moved into a folder ``earlier_*`` there.
+        resume: Resume from the newest whole checkpoint in ``work_dir``, or from this file.
+            Otherwise the files of an earlier run are moved into a folder ``earlier_*`` there.
         launcher: 'none', 'pytorch', 'slurm' or 'mpi'.
         trust_checkpoint: Read checkpoints that hold more than weights; the code in them is run.
         options: Dotted names and values that replace values of the config

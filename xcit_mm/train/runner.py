@@ -59,7 +59,7 @@ def build_runner(
         runner.logger.info(about, len(changes), where)
         runner.logger.info('\n    '.join([ADAPTED, *changes]))
     for note in notes:
-        runner.logger.warning(note)
+        runner.logger.info(note)
     return runner
 
 
@@ -83,7 +83,7 @@ class CheckedRunner(CheckpointedRunner):
         use_graphs(cfg)
         runner = super().from_cfg(cfg)
         for note in notes:
-            runner.logger.warning(note)
+            runner.logger.info(note)
         return runner
 
     def build_logger(self, *args, **kwargs) -> MMLogger:

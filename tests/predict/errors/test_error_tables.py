@@ -48,7 +48,7 @@ def test_tables_of_objects(tables, tmp_path):
     tables.write(tmp_path / 'boxes')
     with (tmp_path / 'boxes/confusion.csv').open(newline='') as file:
         header, *lines = csv.reader(file)
-    names = [*CLASSES, 'background']
+    names = [*CLASSES, 'no match']
     assert header[1:] == [line[0] for line in lines] == names
     assert [list(map(int, line[1:])) for line in lines] == CONFUSION
 

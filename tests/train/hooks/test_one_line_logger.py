@@ -49,6 +49,35 @@ def test_epochs_are_counted_where_a_run_has_them_and_less_may_be_better(tmp_path
     ]
 
 
+def logged(work_dir: Path) -> str:
+    return ''.join(path.read_text() for path in sorted(work_dir.glob('*/*.log')))
+
+
+@pytest.mark.parametrize(('interval', 'iters'), [(3, [1, 3, 4, 6]), (1, [*range(1, 7)])])
+def test_the_first_iteration_of_each_run_is_logged_once(tmp_path, interval, iters):
+    """And nothing else in the files that hold the losses."""
+    short = {**LOGGED, 'default_hooks.logger.interval': interval, 'val_cfg': None}
+    short |= dict(val_dataloader=None, val_evaluator=None)
+    evaluated_run(tmp_path, steps=3, **short).train()
+    resumed_run(tmp_path, steps=6, **short).train()
+    lines = re.findall(r'\[ *(\d+)/\d+\].*eta: .*loss: ', logged(tmp_path))
+    assert list(map(int, lines)) == iters
+    written = [json.loads(line)['iter'] for line in (tmp_path / 'losses.jsonl').open()]
+    assert written == list(range(interval, 7, interval))
+
+
+def test_a_line_has_what_is_told_twice_only_once(tmp_path):
+    """A learning rate, and a best checkpoint that is replaced."""
+    best = {'default_hooks.checkpoint.save_best': 'mIoU', 'model.scores': list(range(11))}
+    groups = {'optim_wrapper.paramwise_cfg': dict(custom_keys=dict(norm=dict(lr_mult=0.5)))}
+    for name, options, number in (('same', {}, 0), ('other', groups, 8)):
+        evaluated_run(tmp_path / name, **LOGGED | best | options | {'log_processor': {}}).train()
+        text = logged(tmp_path / name)
+        assert len(re.findall(r'\d\]\s+lr: 1.0000e-01  eta', text)) == 8 - number
+        assert len(re.findall(r'base_lr: 1.0000e-01 lr: 5.0000e-02', text)) == number
+        assert 'The best checkpoint with' in text and 'previous best' not in text
+
+
 @pytest.mark.parametrize('first', [None, 'coco/segm_mAP'])
 def test_a_line_has_no_metrics_of_classes_and_sizes(first):
     items = 'mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'AP_cat', 'AP50_cat'

@@ -194,6 +194,7 @@ def test_a_resumed_run_adds_the_duration_until_its_checkpoint(tmp_path):
 def test_a_training_leaves_its_information_and_says_where_its_report_is(toy_run, tmp_path):
     info = read_run(toy_run).info
     assert (info['iterations'], info['images_per_process']) == (8, 2)
+    assert info['images'] == dict(training=10, validation=10)
     assert info['parameters'] == dict(all=7, norm=4, linear=3, trained=7)
     assert torch.__version__.startswith(info['versions']['torch'])
     assert info['versions']['xcit_mm'] == xcit_mm.__version__

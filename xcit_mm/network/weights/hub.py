@@ -53,6 +53,8 @@ def find_file(name: str | Path, trusted: bool = False, file: str = WEIGHTS) -> P
     remedy = f'name a {"model" if on_hub else "file in it, or a folder"} that tools/push.py made'
     if file == WEIGHTS and not trusted and (on_hub or (folder / PICKLE).exists()):
         remedy += f'; --trust-checkpoint also reads {PICKLE}, a pickle, and runs the code in it'
+    if file == CONFIG and not on_hub:
+        remedy += '; tools/prepare_data.py writes a config for a dataset'
     raise UserError(f'{name} has no {file}{where}: {remedy}')
 
 

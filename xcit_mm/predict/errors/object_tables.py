@@ -10,7 +10,7 @@ from .error_tables import ErrorTables
 from .overlaps import FOUND, Overlaps, matched
 from .tide import CORRECT, ERROR_KINDS, FALSE, MISSING, Judgment, costs, joined, judge
 
-BACKGROUND = 'background'
+NO_MATCH = 'no match'  # unlike the errors on the background, which a low score has, too
 MEANINGS = ERROR_KINDS | {
     FALSE: 'every prediction that finds no object',
     MISSING: 'every object not found',
@@ -50,7 +50,7 @@ def object_tables(
     return ErrorTables(
         of=of,
         classes=classes,
-        rest=BACKGROUND,
+        rest=NO_MATCH,
         confusion=confusion,
         images=counted,
         score_thr=score_thr,

@@ -80,14 +80,15 @@ def compare_recipes(
     sentences = []
     if ignored:
         sentences.append(
-            f'{listed_changes(before, now, ignored)}: this has no effect, because a resumed run '
-            'keeps the learning rate, the schedule and the other options of its optimizer; to '
-            'change them, start a run from the weights: --cfg-options load_from=FILE'
+            'A resumed run keeps the learning rate, the schedule and the other options of its '
+            'optimizer; steps after the end of the schedule have its last learning rate. These '
+            f'changes have no effect: {listed_changes(before, now, ignored)}. For a new schedule, '
+            'start a run from the weights: --cfg-options load_from=FILE'
         )
     if changed - ignored:
         sentences.append(
-            f'{listed_changes(before, now, changed - ignored)}: the steps from here on differ from '
-            'an uninterrupted run'
+            'The steps from here on differ from an uninterrupted run, because of these changes: '
+            f'{listed_changes(before, now, changed - ignored)}'
         )
     continued = {name: before.get(name) if name in ignored else now.get(name) for name in changed}
     return sentences, {k: v for k, v in {**now, **continued}.items() if v is not None}

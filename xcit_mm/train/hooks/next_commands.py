@@ -20,24 +20,29 @@ def next_commands(runner: Runner, checkpoint: str) -> list[str]:
     if runner.cfg.get('default_scope') not in FRAMEWORKS or not config.is_file():
         return []
     model = f'{_typed(config)} {_typed(checkpoint)}'
-    images = None if runner.val_loop is None else _folder_of(runner.val_dataloader.dataset)
+    folders = set()
+    if runner.val_loop is not None:  # without images that the model was trained on
+        folders = _folders_of(runner.val_dataloader.dataset)
+        folders -= _folders_of(runner.train_dataloader.dataset)
     lines = [f'tools/test.py {model}'] if runner.cfg.get('test_dataloader') else []
     if runner.cfg.get('stream') is not None:
         lines.append(f'tools/infer.py {model} IMAGES --stream --out predicted')
     else:
-        shown = _typed(Path(images).resolve()) if images else 'IMAGES'  # without ..
+        shown = _typed(*folders) if len(folders) == 1 else 'IMAGES'
         lines.append(f'tools/infer.py {model} {shown} --out predicted')
         lines.append(f'tools/export.py {model} --out {shlex.quote(config.stem)}.onnx')
     return [commands(line) for line in lines]
 
 
-def _folder_of(dataset: Dataset) -> str | None:
-    """Return the folder of the images of a dataset, which others may wrap."""
-    while hasattr(dataset, 'dataset'):
-        dataset = dataset.dataset
+def _folders_of(dataset: Dataset) -> set[Path]:
+    """Return the folders of the images of a dataset, which others may wrap or join."""
+    if hasattr(dataset, 'dataset'):
+        return _folders_of(dataset.dataset)
+    if hasattr(dataset, 'datasets'):
+        return set().union(*map(_folders_of, dataset.datasets))
     prefix = getattr(dataset, 'data_prefix', None) or {}
     folder = prefix.get('img') or prefix.get('img_path')
-    return str(folder) if folder and Path(folder).is_dir() else None
+    return {Path(folder).resolve()} if folder and Path(folder).is_dir() else set()  # without ..
 
 
 def _typed(path: Path | str) -> str:

@@ -22,6 +22,9 @@ from ..report.tables import short_name, summary
 class OneLineLoggerHook(LoggerHook):
     """mmengine's hook, but the log has a validation as one line: main metrics, best value, seconds.
 
+    The log also has the first iteration of a run, with the time that is left: on a CPU, an interval
+    may take minutes.
+
     ``metrics.jsonl``, the report and mmengine's ``scalars.json`` have all metrics. The metrics of a
     test are in the table of :class:`~xcit_mm.train.hooks.report_hook.ReportHook`.
 
@@ -30,10 +33,21 @@ class OneLineLoggerHook(LoggerHook):
 
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)
+        self._first = runner.iter
         lines = (line for _, line in read_lines(Path(runner.work_dir, METRICS)))
         self._lines: dict[float, Line] = {
             line['iter']: line for line in lines if line['iter'] <= runner.iter
         }
+
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict | None = None
+    ) -> None:
+        super().after_train_iter(runner, batch_idx, data_batch, outputs)
+        is_logged = self.every_n_inner_iters(batch_idx, self.interval)
+        is_logged |= self.end_of_epoch(runner.train_dataloader, batch_idx)
+        if runner.iter == self._first and not is_logged:
+            _, line = runner.log_processor.get_log_after_iter(runner, batch_idx, 'train')
+            runner.logger.info(line)
 
     def before_val_epoch(self, runner: Runner) -> None:
         super().before_val_epoch(runner)

@@ -145,11 +145,15 @@ def run_info(runner: Runner) -> dict[str, Any]:
     parts = {'all': model, **dict(model.named_children())}
     parameters = {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}
     parameters['trained'] = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    images = dict(training=len(runner.train_dataloader.dataset))
+    if runner.val_loop is not None:
+        images['validation'] = len(runner.val_dataloader.dataset)
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return dict(
         config=str(runner.cfg.filename),
         started=time.strftime('%Y-%m-%d %H:%M:%S'),
         iterations=runner.max_iters,
+        images=images,
         iterations_per_epoch=len(runner.train_dataloader),
         processes=get_world_size(),
         images_per_process=runner.train_dataloader.batch_sampler.batch_size,
