@@ -22,6 +22,7 @@ MMDET = """\
 MMSEG = """\
 # mmsegmentation, for heads without a neck. This goes below the line of its base, such as
 # _base_ = 'mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512.py'
+# (a script that does not import xcit_mm: python -m xcit_mm.mmcv_ops SCRIPT, for the onedl packages)
 {backbone}model = dict(
     pretrained=None,  # names weights of another backbone in the base
     backbone=dict(_delete_=True, **xcit),
