@@ -110,9 +110,9 @@ def _exit_code(error: Exception, retry: str) -> int | None:
 
 
 def _resuming_command() -> str:
-    """Return the command of this run with --resume, which a launcher or the user has not added."""
+    """Return ': ' and this command with --resume, or '' if a launcher or a resume is in it."""
     name, *words = sys.argv
-    if any(word.startswith(('--resume', '--launcher')) for word in words):
+    if any(word.startswith(('--resume', '--launcher', 'resume=')) for word in words):
         return ''
     return f': {name} {shlex.join(words)} --resume'
 

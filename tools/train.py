@@ -28,7 +28,8 @@ def checkpoint(text: str) -> str:
     """Return the file of ``--resume``, after which a config may have been typed."""
     if Path(text).suffix in ('', '.py'):
         raise argparse.ArgumentTypeError(
-            f'{text} is not the file of a checkpoint; the config is named before --resume'
+            f'{text} is not the file of a checkpoint; --resume alone continues from the newest one '
+            'in the work dir, and the config is named before it'
         )
     return text
 

@@ -31,6 +31,7 @@ def test_the_training_pipeline_tells_the_size(name, size):
         (dict(type='RandomCrop', crop_size=96), (96, 96)),
         (dict(type='mmdet.RandomCrop', crop_type='relative', crop_size=(0.5, 0.5)), (80, 60)),
         (dict(type='Resize', scale_factor=0.5), (80, 60)),
+        (dict(type='RandomChoiceResize', scales=[(120, 90), 64], keep_ratio=True), (120, 90)),
         (dict(type='RandomResize', scale=[(120, 90), (64, 100)], keep_ratio=True), (120, 90)),
     ],
 )

@@ -107,8 +107,8 @@ def test_an_option_of_another_form_is_refused(monkeypatch, capfd, option):
             'unrecognized arguments: --epochs 50 --imgsz 640; options of the config are set with '
             '--cfg-options NAME=VALUE, such as max_iters=1000',
         ),
-        (['--resume', DETECTOR], f'{DETECTOR} is not the file of a checkpoint; the config is'),
-        (['--resume', Path(DETECTOR).stem], 'is not the file of a checkpoint; the config is'),
+        (['--resume', DETECTOR], f'{DETECTOR} is not the file of a checkpoint; --resume alone'),
+        (['--resume', Path(DETECTOR).stem], 'is not the file of a checkpoint; --resume alone'),
         ([], 'the following arguments are required: config\n'),
     ],
 )

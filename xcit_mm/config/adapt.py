@@ -132,7 +132,7 @@ def adapt_for_test(
 
 
 def _import_package(cfg: Config) -> list[str]:
-    """Import xcit_mm in the config that is written to the work dir, which other tools may read."""
+    """Import xcit_mm in the config that is written to the work dir, so that others find XCiT."""
     imports = cfg.get('custom_imports') or {}
     modules = imports.get('imports', [])
     modules = [modules] if isinstance(modules, str) else [*modules]
@@ -140,7 +140,7 @@ def _import_package(cfg: Config) -> list[str]:
     if class_name(kind) != 'XCiT' or PACKAGE in modules:
         return []
     cfg.custom_imports = dict(imports, imports=[PACKAGE, *modules])
-    return [f"custom_imports has {PACKAGE} now, which mmdetection's own tools need to find XCiT."]
+    return [f'custom_imports has {PACKAGE} now: tools of other packages find XCiT only with it.']
 
 
 def _add_runtime(cfg: Config) -> list[str]:
@@ -284,10 +284,17 @@ def _limit_iterations(cfg: Config, options: Mapping[str, Any]) -> list[str]:
             val_interval=options.get('train_cfg.val_interval', max_iters),
         )
         notes.append(f'This is a trial of {max_iters} iterations, not the {max_epochs} epochs.')
-        schedulers = cfg.get('param_scheduler') or []
-        warm_up = [s.get('end', 0) for s in schedulers if class_name(s.get('type')) == 'LinearLR']
-        if max(warm_up, default=0) > max_iters:
-            notes.append(f'It learns little: the warm-up takes {max(warm_up)} iterations.')
+        warm_up = max(
+            (
+                scheduler.get('end', 0)
+                for _, scheduler in typed_nodes(cfg.get('param_scheduler') or [], '')
+                if class_name(scheduler['type']) == 'LinearLR'
+                and not scheduler.get('by_epoch', True)
+            ),
+            default=0,
+        )
+        if warm_up > max_iters:
+            notes.append(f'It learns little: the warm-up takes {warm_up} iterations.')
     cfg.merge_from_dict({name: trial[name] for name in trial if name not in options})
     return notes
 

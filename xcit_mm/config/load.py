@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from mmengine.config import Config
@@ -102,7 +103,7 @@ def _read(path: Path) -> Config:
         ) from None
     if {'names', 'train'} <= cfg.keys() and 'model' not in cfg:
         raise UserError(
-            f"{path} is a dataset in YOLO's format: tools/prepare_data.py yolo {path} "
+            f"{path} is a dataset in YOLO's format: tools/prepare_data.py yolo {quote(str(path))} "
             '--root data/NAME writes a config for it'
         )
     return cfg
@@ -110,11 +111,12 @@ def _read(path: Path) -> Config:
 
 def _moved_base(path: Path, error: Exception) -> str | None:
     """Return what to do about a base of another installation, or None for other errors."""
-    if not isinstance(error, FileNotFoundError) or error.filename is None:
+    missing = Path(getattr(error, 'filename', None) or '')
+    if not isinstance(error, FileNotFoundError) or missing.name not in path.read_text('utf-8'):
         return None
-    here = next(CONFIGS.rglob(Path(error.filename).name), None)
+    here = next(CONFIGS.rglob(missing.name), None) if missing.suffix == '.py' else None
     return here and (
-        f'the config {path} cannot be read: its _base_ {error.filename} does not exist; this '
+        f'the config {path} cannot be read: its _base_ {missing} does not exist; this '
         f'installation has it as {here}: change the line'
     )
 

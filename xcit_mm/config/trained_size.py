@@ -1,8 +1,8 @@
 """The size of the images that a config trains on."""
 
 from collections.abc import Iterator
+from typing import Any
 
-import numpy as np
 from mmengine.config import Config
 
 from .streaming import is_streamed
@@ -15,8 +15,8 @@ NAMES = ('crop_size', 'scale', 'scales')  # of their arguments
 def trained_size(cfg: Config) -> tuple[int, int] | None:
     """Return the longer and the shorter side of the images that a config trains on, in pixels.
 
-    It is the window of scenes, or what the last crop or resize of the training pipeline returns, at
-    most. None: the config does not say, or streams whole images in training.
+    This is the window of scenes, or the largest size of the last crop or resize in the pipeline,
+    without ``ratio_range``. None: the config does not say, or streams whole images in training.
     """
     if is_streamed(cfg, 'train'):
         return None
@@ -30,6 +30,17 @@ def _sizes(dataset: dict) -> Iterator[tuple[int, int]]:
         yield window, window
     for _, node in typed_nodes(dataset.get('pipeline') or ()):
         names = NAMES if class_name(node['type']) in SIZING else ()
-        for values in (np.atleast_2d(node[name]) for name in names if name in node):
-            if values.dtype.kind == 'i':  # not a share of the image, or None
-                yield int(values.max()), int(values.min(1).max())
+        for sizes in ([*_pairs(node[name])] for name in names if name in node):
+            if sizes:  # not shares of the image, or None
+                yield max(sizes)
+
+
+def _pairs(value: Any) -> Iterator[tuple[int, int]]:
+    """Yield the longer and the shorter side of each size in an argument: sides or pairs of them."""
+    if isinstance(value, int):
+        yield value, value
+    elif isinstance(value, (list, tuple)) and [*map(type, value)] == [int, int]:
+        yield max(value), min(value)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _pairs(inner)

@@ -363,7 +363,7 @@ def test_the_first_image_that_becomes_much_smaller_is_named(run, photos, tmp_pat
     assert run('below', config=DETECTOR)[0] == 4
     said = capfd.readouterr().err
     name = photos / 'below/x.png'
-    assert f'{name} is resized from 640x320 to 160x80 pixels for the model, which loses' in said
+    assert f'{name} loses details, because it is resized from 640x320 to 160x80 pixels' in said
     assert said.count('is resized from') == 1
     assert run('below', config=DETECTOR, full_size=True)[0] == 4
     assert 'is resized from' not in capfd.readouterr().err

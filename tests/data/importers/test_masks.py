@@ -238,7 +238,12 @@ BAD = {
     'soft': (jpeg, '.png', {}, r'a mask with soft edges, .*: set values below 128 to 0'),
     'JPEG': (mask, '.jpg', {}, 'a JPEG file, whose compression changes the numbers'),
     'objects': (lambda c: c * np.uint16(500), '.png', {}, 'the value 1500 is not a number of a c'),
-    'colors': (lambda c: COLORS[c], '.png', {}, r'all 12 labels are colors: .*--colors FILE'),
+    'colors': (
+        lambda c: COLORS[c],
+        '.png',
+        {},
+        'all 12 label images have colors instead of numbers: .*--colors FILE',
+    ),
     'other color': (
         one_pixel_of_another_color,
         '.png',

@@ -85,8 +85,8 @@ def test_the_tool_reports_what_it_cut_dropped_and_wrote(prepare, yolo, tmp_path)
         'Duplicate objects dropped: 1',
         f'Images without a label file, such as {yolo}/images/val/b.png, used as background: 1',
         f'Everything was written to {tmp_path}/out',
-        'FasterRCNN with XCiT-N12/16, from random weights: 600 updates with 8 images each, resized '
-        'to 64 pixels (--cfg-options max_iters=N scale=PIXELS changes this)',
+        'Faster R-CNN with XCiT-N12/16, from random weights: 600 updates with 8 images each, '
+        'resized to 64 pixels (--cfg-options max_iters=N scale=PIXELS changes this)',
         'Read every image, then train:',
         f'    tools/check_dataset.py {tmp_path}/out/out.py',
         f'    tools/train.py {tmp_path}/out/out.py',

@@ -16,7 +16,7 @@ from ...base.free_memory import free_memory
 from ...base.processes import require_same
 from ...base.progress import TileProgress
 from ...large.files.open_image import image_size
-from ...predict.large.large_options import LargeOptions
+from ...predict.large.large_options import MIN_SLICE, LargeOptions
 from ...predict.large.large_predictions import LargePrediction
 from ...predict.large.predict_large import check_options, described, predict_large
 from ...predict.model import Model
@@ -48,9 +48,9 @@ def too_large(model: Model, sources: Mapping[str, str]) -> dict[str, str]:
 def unlike_training(
     model: Model, images: Iterable[str | Sequence[str]], options: LargeOptions
 ) -> Iterator[str]:
-    """Yield a sentence on each image whose statistics the model cannot know, as it is much larger.
+    """Yield a sentence on each image that is much larger than those that the model was trained on.
 
-    Images that are read in part, or at another resolution, are left out.
+    There is none if slices, a window of statistics, a part or another resolution is chosen.
     """
     chosen = options.sliced, options.statistics_window
     read = options.region, options.level, options.resolution
@@ -62,8 +62,9 @@ def unlike_training(
         if size is not None and max(size) >= MUCH_LARGER * longer:
             yield (
                 f'{image} has {size_text(size)} pixels, but the model was trained on '
-                f'{size_text(model.trained_size[::-1])}: compare with --sliced {longer} on a part '
-                'that you have labels of (docs/large_images.md)'
+                f'{size_text(model.trained_size[::-1])} pixels: check on a labeled part whether '
+                f'--sliced {max(longer, MIN_SLICE)} --overlap 0 is more accurate '
+                '(docs/large_images.md)'
             )
 
 

@@ -25,9 +25,10 @@ WITHOUT_PLACE = (
     'it'
 )
 REDUCED = (
-    '{} is resized from {} to {} pixels for the model, which loses details: --full-size keeps its '
-    'size, --stream and --sliced predict it tile by tile'
+    '{} loses details, because it is resized from {} to {} pixels: predict it at its own size with '
+    '--full-size{}'
 )
+TILED = ', or tile by tile with --stream or --sliced PIXELS'
 MUCH_SMALLER = 4  # times, along the longer side
 NOT_WRITTEN = '{}: its prediction cannot be written ({}): check the folder --out'
 
@@ -82,7 +83,7 @@ def changed_values(image: str) -> list[str]:
 def _prepared(model: Model, frames: Iterable[Frame], progress: ImageProgress) -> Iterator[Frame]:
     """Prepare frames, and report the first image that becomes much smaller.
 
-    Where that fails, the model tries again later, and raises the error.
+    If a frame cannot be prepared, the model tries again later, and raises the error.
     """
     is_reported = False
     for frame in frames:
@@ -91,7 +92,8 @@ def _prepared(model: Model, frames: Iterable[Frame], progress: ImageProgress) ->
         if not is_reported and frame.prepared is not None and frame.index is None:
             sizes = frame.image.shape[:2], frame.prepared.results['img'].shape[:2]
             if is_reported := max(sizes[0]) >= MUCH_SMALLER * max(sizes[1]):
-                progress.report(REDUCED.format(frame.source, *map(size_text, sizes)))
+                remedy = '' if model.task == 'panoptic' else TILED  # which cannot be tiled
+                progress.report(REDUCED.format(frame.source, *map(size_text, sizes), remedy))
         yield frame
 
 

@@ -22,6 +22,7 @@ SYNONYMS = {'training': 'train', 'validation': 'val', 'valid': 'val', 'testing':
 SYNONYMS['default'] = 'train'  # CVAT's subset for images without a subset of their own
 
 CLASSES = 'classes.txt'
+MAX_PRINTED = 50  # problems of labels, or colors
 IGNORED = '__ignore__'  # the name of regions that are neither objects nor background
 
 # A box, x1, y1, x2, y2; a polygon, x1, y1, x2, y2, x3, y3, ..., both in pixels; or a mask (H, W) of
@@ -56,6 +57,14 @@ class Problems(list[LabelError]):
                 yield
         except LabelError as error:
             self.append(error)
+
+    def print_all(self, skip_bad: bool) -> None:
+        """Print them, unless it is a single one, which an error names."""
+        if skip_bad or len(self) > 1:
+            for problem in self[:MAX_PRINTED]:
+                print(problem)
+        if len(self) > MAX_PRINTED:
+            print(f'... and {len(self) - MAX_PRINTED} more')
 
 
 class ForeignDataset(ABC):

@@ -3,18 +3,26 @@
 import math
 import os
 import re
+import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from pprint import pformat
 from typing import Any
 
-from ...base.shipped import CONFIGS, IN_CLONE, ROOT
+from ...base.errors import printable
+from ...base.shipped import CONFIGS, IN_CLONE, ROOT, commands
 from ...config.load import load_config
 from ...config.start import Start, schedule
 from .base import absolute
 
 MAX_SCALE = 640  # pixels
+# What papers call the models.
+NAMES = {
+    'AlignedEncoderDecoder': 'Semantic FPN',
+    'FasterRCNN': 'Faster R-CNN',
+    'MaskRCNN': 'Mask R-CNN',
+}
 # The first lines, to be formatted with ``head_fields`` and the base.
 HEAD = '''\
 """Written by tools/prepare_data.py together with its labels. Edit it as you like."""
@@ -105,7 +113,8 @@ def summary(config: Path) -> str:
     cfg = load_config(config)
     backbone = cfg.model.backbone
     pretrained = (backbone.get('init_cfg') or {}).get('checkpoint')
-    name = f'{cfg.model.type} with XCiT-{backbone.arch.upper()}/{backbone.patch_size}'
+    model = NAMES.get(cfg.model.type, cfg.model.type)
+    name = f'{model} with XCiT-{backbone.arch.upper()}/{backbone.patch_size}'
     sizes = 'max_iters=N' if 'scale' not in cfg else 'max_iters=N scale=PIXELS'
     longest = '' if 'scale' not in cfg else f', resized to {max(cfg.scale)} pixels'
     return (
@@ -113,6 +122,15 @@ def summary(config: Path) -> str:
         f'{cfg.max_iters} updates with {cfg.auto_scale_lr.base_batch_size} images each{longest} '
         f'(--cfg-options {sizes} changes this)'
     )
+
+
+def print_next(lines: Iterable[str], config: Path) -> None:
+    """Print what was written, the model of the config, and the commands that come next."""
+    for line in lines:
+        print(printable(commands(line)))
+    print(printable(summary(config)), 'Read every image, then train:', sep='\n')
+    for tool in ('check_dataset', 'train'):
+        print(printable(commands(f'    tools/{tool}.py {shlex.quote(str(config))}')))
 
 
 def literal(value: object) -> str:

@@ -1,5 +1,6 @@
 """Reading label images: numbers, or colors."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from ..datasets.labels import IGNORED as IGNORED_NUMBER
 from ..datasets.labels import class_numbers
 from ..transforms.decode import JPEG, MAX_BYTES, Size, decode, label_size
 from ..transforms.label_images import decode_labels
-from .base import LabelError
+from .base import MAX_PRINTED, LabelError
 from .color_table import in_words
 
 MAX_LISTED = 8  # values in a sentence
@@ -22,7 +23,7 @@ class ColorsError(LabelError):
     """A label image has colors instead of numbers.
 
     Attributes:
-        counts: The number of pixels of each color.
+        counts: The number of pixels of the most frequent colors.
     """
 
     def __init__(self, path: Path, counts: Mapping[int, int]) -> None:
@@ -30,7 +31,7 @@ class ColorsError(LabelError):
             f'{path}: its classes are colors ({in_short(map(in_words, counts))}): name them in a '
             'file with R G B NAME in each line, and pass --colors FILE'
         )
-        self.counts = counts
+        self.counts = dict(Counter(counts).most_common(MAX_PRINTED + 1))
 
 
 def stored_size(path: Path) -> Size:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from rich.console import Console
@@ -11,13 +12,12 @@ from rich.progress import track
 from ...base.errors import UserError
 from ..audit.examples import PIXELS, Examples
 from ..transforms.decode import require_same_place
-from .base import LabelError, named
+from .base import MAX_PRINTED, LabelError, named
 from .color_table import in_words
 from .image_bands import Header, common_bands, read_header
 from .label_values import ColorsError, counted, read_label, stored_size, values_of
 from .mask_classes import Classes, classes_of_colors, classes_of_numbers
 from .mask_pairs import Pair, Pairs
-from .write_coco import MAX_PRINTED
 
 MAX_SIDE = 2048  # pixels; of larger images, windows are trained on
 
@@ -50,7 +50,7 @@ class Masks:
     def are_scenes(self) -> bool:
         return max(max(header.size) for header in self.headers.values()) > MAX_SIDE
 
-    @property
+    @cached_property
     def examples(self) -> dict[str, Examples]:
         """The number of pixels of each class in the labels of each split."""
         return {split: self._examples(pairs) for split, pairs in self.pairs.splits.items()}
@@ -131,11 +131,7 @@ def _report(pairs: Pairs, skip_bad: bool) -> None:
     of_colors = [problem for problem in problems if isinstance(problem, ColorsError)]
     if len(of_colors) == sum(map(len, pairs.splits.values())):
         raise _without_colors(pairs, of_colors)
-    if skip_bad or len(problems) > 1:  # the error names a single one
-        for problem in problems[:MAX_PRINTED]:
-            print(problem)
-        if len(problems) > MAX_PRINTED:
-            print(f'... and {len(problems) - MAX_PRINTED} more')
+    problems.print_all(skip_bad)
     if problems and not skip_bad:
         raise UserError(
             f'{len(problems)} images or labels cannot be used, such as {problems[0]}; nothing was '
@@ -152,7 +148,10 @@ def _without_colors(pairs: Pairs, problems: Sequence[ColorsError]) -> UserError:
     print('The colors, for a file that names their classes:')
     for color, _ in counts.most_common(MAX_PRINTED):
         print(f'{in_words(color)} NAME')
+    if len(counts) > MAX_PRINTED:
+        print('... and more: are these images instead of labels?')
     return UserError(
-        f'{pairs.labels}: the classes of all {len(problems)} labels are colors: write such lines, '
-        'with the names of the classes, to a file, and pass --colors FILE; nothing was written'
+        f'{pairs.labels}: all {len(problems)} label images have colors instead of numbers: write '
+        'the lines above to a file, with the name of each class instead of NAME, and pass --colors '
+        'FILE; nothing was written'
     )

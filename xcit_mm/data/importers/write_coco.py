@@ -1,16 +1,14 @@
 """Annotation files in COCO's format, and a config, for a dataset of another format."""
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...base.errors import UserError, printable
+from ...base.errors import UserError
 from ...base.files import require_writable, write_files
-from ...base.shipped import commands
 from ...config.start import SMALL_NECK, Start
 from ..audit.examples import Examples, missing_classes, refusal
 from .base import IGNORED, SPLITS, ForeignDataset
@@ -20,14 +18,13 @@ from .config_text import (
     SCHEDULE,
     config_path,
     head_fields,
+    print_next,
     scale_of,
     start_fields,
-    summary,
 )
 from .contents import Contents, Images, read_contents, require_good
 
 HELD_OUT = 10  # every tenth image is for validation if the dataset has no split for it
-MAX_PRINTED = 50  # problems of labels
 
 SMALL_BASE = 'faster_rcnn_xcit_n12_16_small'  # from scratch, for few pixels and classes
 BASE_OF_MASKS = 'fine_tune_mask_rcnn_xcit_t12_16'
@@ -88,11 +85,7 @@ def convert(
     """
     root = Path(root)
     contents = read_contents(dataset)
-    if skip_bad or len(contents.problems) > 1:  # the error names a single one
-        for problem in contents.problems[:MAX_PRINTED]:
-            print(problem)
-    if len(contents.problems) > MAX_PRINTED:
-        print(f'... and {len(contents.problems) - MAX_PRINTED} more')
+    contents.problems.print_all(skip_bad)
     if not skip_bad:
         require_good(dataset, contents)
     splits = _usable_splits(dataset, contents)
@@ -110,11 +103,7 @@ def convert(
     lines += [f'{remark}: {count}' for remark, count in contents.remarks.items() if count]
     contents_of_files = {path: text.encode() for path, text in files.items()}
     lines.append(write_files(root, contents_of_files, [root / f'{name}.json' for name in SPLITS]))
-    lines.append(summary(config))
-    path = shlex.quote(str(config))
-    lines += ['Read every image, then train:', f'    tools/check_dataset.py {path}']
-    for line in (*lines, f'    tools/train.py {path}'):
-        print(printable(commands(line)))
+    print_next(lines, config)
 
 
 def _examples(images: Images, classes: Sequence[str]) -> Examples:

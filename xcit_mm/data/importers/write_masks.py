@@ -1,7 +1,6 @@
 """Lists of images, label images where they are needed, and a config, for a folder of masks."""
 
 import io
-import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,9 +10,8 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
-from ...base.errors import UserError, printable
+from ...base.errors import UserError
 from ...base.files import require_writable, unfinished_folder, write_files
-from ...base.shipped import commands
 from ...config.adapt import adapt
 from ...config.load import load_config
 from ...config.start import IMAGENET, RELEASED, Start, find_start
@@ -22,7 +20,7 @@ from ..audit.examples import Examples, missing_classes, refusal
 from ..tiff.tiff_bands import DRIVER, opened_tiff
 from .base import SPLITS, absolute
 from .color_table import read_colors
-from .config_text import config_path, summary
+from .config_text import config_path, print_next
 from .label_values import read_label, values_of
 from .mask_config import LABELS, Statistics, config_of_masks, label_suffix
 from .mask_pairs import find_pairs
@@ -89,11 +87,7 @@ def convert_masks(
     earlier = [root / f'{split}.txt' for split in SPLITS]
     if not pairs.labels.is_relative_to(absolute(root / LABELS)):
         earlier += filter(Path.is_file, (root / LABELS).rglob('*'))
-    lines += [write_files(root, contents, earlier), summary(config)]
-    path = shlex.quote(str(config))
-    lines += ['Read every image, then train:', f'    tools/check_dataset.py {path}']
-    for line in (*lines, f'    tools/train.py {path}'):
-        print(printable(commands(line)))
+    print_next([*lines, write_files(root, contents, earlier)], config)
 
 
 def _start(masks: Masks, start: str | None, size: str | None) -> Start:

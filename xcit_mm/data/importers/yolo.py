@@ -91,13 +91,17 @@ class YoloDataset(ForeignDataset):
                 found = [self._find_place(roots, key, e) for e in entries if e not in EMPTY]
                 places.setdefault(split, []).extend(filter(None, found))
             elif key not in ('path', 'names'):
-                paths = [root / entry for root in roots for entry in entries if type(entry) is str]
+                texts = [entry for entry in entries if type(entry) is str]
+                paths = [base.absolute(root / entry) for root in roots for entry in texts]
                 what = f'Folders of the key {key} of {self.classes_file.name}, which is not a split'
                 self.leave_out(what, [*filter(os.path.isdir, dict.fromkeys(paths))])
         return places
 
     def _find_place(self, roots: Sequence[Path], key: str, entry: str) -> Path | None:
-        """Return a folder or a list of images; Roboflow writes one '../' too many."""
+        """Return a folder or a list of images, or None for a test split that does not exist.
+
+        Roboflow writes one '../' too many.
+        """
         names = entry, entry.removeprefix('../')
         candidates = [base.absolute(root / name) for root in roots for name in names]
         place = next(filter(os.path.exists, candidates), None)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from shlex import quote
 
 from ...base.environment import require
 from ...base.errors import UserError, list_folder_hint, one_line
@@ -47,7 +48,7 @@ def find_file(name: str | Path, trusted: bool = False, file: str = WEIGHTS) -> P
     if all((folder / part).exists() for part in EXPORTED):
         raise UserError(
             f'{name} is an exported model, which its own program predicts with: python '
-            f'{folder / EXPORTED[1]} IMAGE'
+            f'{quote(str(folder / EXPORTED[1]))} IMAGE'
         )
     where = '' if on_hub else list_folder_hint(folder)
     remedy = f'name a {"model" if on_hub else "file in it, or a folder"} that tools/push.py made'

@@ -189,8 +189,8 @@ def require_same_tensors(
     if differ:
         if _has_head(model) and not _has_head(state):
             raise UserError(
-                f'{path} has no head, so it does not hold the weights of this detector or '
-                'segmentor: a training starts from it with --cfg-options pretrained=FILE'
+                f'{path} has no head, but this model has one: a training starts from it with '
+                '--cfg-options pretrained=FILE'
             )
         remedy = 'use the config and the file of the same model'
         in_stem = [name.removeprefix(BACKBONE) for name in differ] == [STEM]

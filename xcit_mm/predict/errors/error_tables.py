@@ -126,7 +126,7 @@ def _decimal(value: float) -> str:
     """Return a number with six digits, or with all of its digits before the point."""
     if abs(value) >= 1e5:
         return f'{value:.0f}'
-    return np.format_float_positional(value, 6, fractional=False, trim='-')
+    return np.format_float_positional(value + 0.0, 6, fractional=False, trim='-')
 
 
 def _cell(value: Any) -> Any:

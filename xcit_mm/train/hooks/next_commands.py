@@ -23,7 +23,8 @@ def next_commands(runner: Runner, checkpoint: str) -> list[str]:
     folders = set()
     if runner.val_loop is not None:  # without images that the model was trained on
         folders = _folders_of(runner.val_dataloader.dataset)
-        folders -= _folders_of(runner.train_dataloader.dataset)
+        trained = _folders_of(runner.train_dataloader.dataset)
+        folders = {f for f in folders if not any(other.is_relative_to(f) for other in trained)}
     lines = [f'tools/test.py {model}'] if runner.cfg.get('test_dataloader') else []
     if runner.cfg.get('stream') is not None:
         lines.append(f'tools/infer.py {model} IMAGES --stream --out predicted')
