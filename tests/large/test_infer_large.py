@@ -108,8 +108,8 @@ def test_an_image_that_loses_its_place_is_named(weights, scene, image, tmp_path,
 
 def test_an_image_much_larger_than_those_of_the_training_is_named(weights, scene, tmp_path, capfd):
     hint = (
-        f'{scene} has 160x130 pixels, but the model was trained on 40x32 pixels: check on a labeled '
-        'part whether --sliced 40 --overlap 0 is more accurate (docs/large_images.md)'
+        f'{scene} has 160x130 pixels, but the model was trained on 40x32 pixels: check on a '
+        'labeled part whether --sliced 40 --overlap 0 is more accurate (docs/large_images.md)'
     )
     for crop, large, count in (
         ((32, 40), {}, 1),
