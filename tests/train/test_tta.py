@@ -47,7 +47,7 @@ def predict(run_tool, mirrored_root, weights, tmp_path):
     def predict(config: str, *options: str) -> str:
         folders = ['--work-dir', tmp_path / 'work', '--out', tmp_path / 'out.json']
         folders += ['--show-dir', tmp_path / 'shown', '--tta']
-        data = ['--cfg-options', f'data_root={mirrored_root}', 'log_level=WARNING', *options]
+        data = ['--cfg-options', f'data_root={mirrored_root}', *options]
         done = run_tool('test.py', config, weights[config], *folders, *data)
         assert done.returncode == 0, done.stderr[-3000:]
         assert len(list((tmp_path / 'shown').glob('*.png'))) == 2
