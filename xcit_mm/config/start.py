@@ -1,11 +1,8 @@
-"""What a training on a dataset of one's own starts from, and how long it takes."""
+"""What a training on a dataset of one's own starts from."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import torch
 
 from ..base.errors import UserError
 from ..network.archs import ARCHS, released_name
@@ -15,7 +12,6 @@ from ..network.weights.inflation import RGB, STEM
 from ..network.weights.names import architecture, backbone_state, model_state, require_finite
 from ..network.weights.pretrained import require_file
 from ..network.weights.read import read_checkpoint
-from .adapt import AUTO
 
 SERVER = 'https://dl.fbaipublicfiles.com/xcit/'
 # The released models with heads, by the dataset that they were trained on. All have patch size 16
@@ -34,16 +30,6 @@ IMAGENET, SCRATCH = 'imagenet', 'scratch'
 # What to do without a network.
 OTHERWISE = ' (--start FILE); to start from random weights instead: --start scratch'
 
-# Images in an update. A CPU takes seconds for each of them, and a GPU hardly notices.
-IMAGES_ON_CPU, IMAGES_ON_GPU = 4, 16
-RATE = 1e-4  # the learning rate for the smaller batch; it grows with the root of the batch
-# Fine-tuning on 48 drawings with 1e-4, 3e-4 and 1e-3, two seeds: docs/your_data.md.
-RATE_SMALL = 3e-4
-RATE_FROM_SCRATCH = 7e-4
-MIN_STEPS = 200
-MIN_EPOCHS = 12  # passes over the images
-EPOCHS_OF_FEW = 200  # divided by the root of the number of images: 29 epochs for 48 images
-VALIDATIONS = 10
 FEW = 200  # with fewer images, the first third of the blocks keeps its weights
 
 
@@ -152,25 +138,3 @@ def _read(name: str, size: str | None, released_on: str) -> Start:
     if not has_head or neck not in NECKS[released_on](model.arch):
         return Start(**found, pretrained=name)
     return Start(**found, load_from=name, neck_channels=neck)
-
-
-def schedule(start: Start, num_images: int) -> Mapping[str, Any]:
-    """Return the fields of a config's schedule for a number of training images.
-
-    ``max_iters`` is a multiple of :data:`VALIDATIONS`. On a GPU, the batch is the largest one that
-    fits.
-    """
-    on_gpu = torch.cuda.is_available()
-    images = IMAGES_ON_GPU if on_gpu else IMAGES_ON_CPU
-    rate = RATE_SMALL if start.neck_channels == SMALL_NECK else RATE
-    least, epochs = MIN_STEPS, EPOCHS_OF_FEW / math.sqrt(num_images)
-    if start.is_scratch:
-        images, rate, least, epochs = 2 * images, RATE_FROM_SCRATCH, 3 * least, 2 * epochs
-    steps = max(least, max(MIN_EPOCHS, epochs) * num_images / images)
-    return dict(
-        images_per_step=images,
-        batch_size=repr(AUTO) if on_gpu else images,
-        lr=float(f'{rate * math.sqrt(images / IMAGES_ON_CPU):.1g}'),
-        max_iters=VALIDATIONS * math.ceil(steps / VALIDATIONS),
-        validations=VALIDATIONS,
-    )

@@ -11,7 +11,8 @@ from mmengine.registry import MODELS, init_default_scope
 from xcit_mm import UserError
 from xcit_mm.config import start as module
 from xcit_mm.config.load import load_config
-from xcit_mm.config.start import Start, find_start, schedule
+from xcit_mm.config.own_schedule import schedule
+from xcit_mm.config.start import Start, find_start
 from xcit_mm.data.importers.write_coco import convert, objects
 from xcit_mm.data.importers.yolo import YoloDataset
 from xcit_mm.network import XCiT

@@ -13,7 +13,8 @@ from typing import Any
 from ...base.errors import printable
 from ...base.shipped import CONFIGS, IN_CLONE, ROOT, commands
 from ...config.load import load_config
-from ...config.start import Start, schedule
+from ...config.own_schedule import schedule
+from ...config.start import Start
 from .base import absolute
 
 MAX_SCALE = 640  # pixels

@@ -24,9 +24,9 @@ UNSCHEDULED = 'iter_{}.pth'  # the name of a checkpoint that the config does not
 class WholeCheckpointHook(CheckpointHook):
     """mmengine's hook, but it removes an old checkpoint only when the new one is on the disk.
 
-    The runner makes sure that the new one is whole (``CheckedRunner.save_checkpoint``). The work
-    dir may have been moved since the last start, and the checkpoint that a run resumes from may
-    come from somebody else. So the hook follows no path in a checkpoint: it removes only files
+    The runner makes sure that the new one is whole (``CheckpointedRunner.save_checkpoint``). The
+    work dir may have been moved since the last start, and the checkpoint that a run resumes from
+    may come from somebody else. So the hook follows no path in a checkpoint: it removes only files
     directly in its folder, with names that it would choose. On an object store it removes none.
 
     The links ``last.pth`` and, with ``save_best``, ``best.pth`` in the work dir name the newest and
