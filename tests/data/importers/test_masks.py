@@ -248,7 +248,7 @@ BAD = {
         one_pixel_of_another_color,
         '.png',
         {'colors': TABLE},
-        r'00\.png: 1 pixels have the color 1 2 3, which is not in .*colors\.csv',
+        r'00\.png has 1 color that .*colors\.csv lacks, such as 1 2 3 \(1 pixels\): add all',
     ),
     'JPEG of colors': (lambda c: COLORS[c], '.jpg', {'colors': TABLE}, 'compression changes col'),
     'other class': (

@@ -156,15 +156,15 @@ def _other_colors(
     path: Path, of_file: Mapping[int, int], others: Sequence[int], file: Path
 ) -> UserError:
     most = max(others, key=lambda color: of_file[color])
-    remedy = 'add it'
+    remedy = 'add all of them'
     if read_regular(path, MAX_BYTES).startswith(JPEG):
         remedy = (
             'it is a JPEG file, whose compression changes colors: save the labels as PNG files '
             'from their source'
         )
     return UserError(
-        f'{path}: {of_file[most]} pixels have the color {in_words(most)}, which is not in {file} '
-        f'({len(others)} colors are not): {remedy}'
+        f'{path} has {len(others)} color{"s" * (len(others) != 1)} that {file} lacks, such as '
+        f'{in_words(most)} ({of_file[most]} pixels): {remedy}'
     )
 
 
