@@ -24,23 +24,12 @@ class Parser(argparse.ArgumentParser):
         super().error(f'{message}; {HINT}' if is_unknown else message)
 
 
-def checkpoint(text: str) -> str:
-    """Return the file of ``--resume``, after which a config may have been typed."""
-    if Path(text).suffix in ('', '.py'):
-        raise argparse.ArgumentTypeError(
-            f'{text} is not the file of a checkpoint; --resume alone continues from the newest one '
-            'in the work dir, and the config is named before it'
-        )
-    return text
-
-
 def main() -> None:
     parser = Parser(description=__doc__)
     cli.add_run_arguments(parser)
     parser.add_argument(
         '--resume',
         nargs='?',
-        type=checkpoint,
         const=True,
         default=False,
         metavar='FILE',

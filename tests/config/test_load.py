@@ -224,6 +224,10 @@ def test_max_iters_ends_an_epoch_recipe_early_and_leaves_the_rest_of_it():
     assert cfg.param_scheduler == load_config(REAL).param_scheduler
     assert any('a trial of 20 iterations, not the 36 epochs' in note for note in notes)
     assert 'It learns little: the warm-up takes 500 iterations.' in notes
+    for warm_up in (dict(by_epoch=False, end=20), dict(by_epoch=True, end=500)):
+        cfg = load_config(REAL, options)
+        cfg.param_scheduler = dict(type='LinearLR', start_factor=0.1, **warm_up)
+        assert not any('warm-up' in note for note in adapt_for_training(cfg, options))
 
     options |= {'default_hooks.checkpoint.interval': 10, 'default_hooks.logger.interval': 7}
     options |= {'train_cfg.val_interval': 5}

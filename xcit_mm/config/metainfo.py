@@ -12,9 +12,9 @@ from .tree import dataset_class, split_datasets
 def metainfo_of(dataset: dict, scope: str) -> dict[str, Any]:
     """Return the ``metainfo`` with which a dataset of a config is built.
 
-    Values of the config replace those of the dataset's class. If the config names classes without
-    colors, they have the colors that the dataset's class defines for them. ``palette`` is None
-    unless the color of every class is known.
+    The values in the config take precedence over the ``METAINFO`` of the dataset's class. Classes
+    without colors in the config get the colors of the classes with the same names in ``METAINFO``.
+    ``palette`` is None unless the color of every class is known.
     """
     own = dataset.get('metainfo') or {}
     defaults = getattr(dataset_class(dataset, scope), 'METAINFO', {})

@@ -163,6 +163,13 @@ def test_the_run_is_as_long_as_the_number_of_images_needs():
     assert start.backbone(48)['frozen_stages'] == 4 and start.backbone(500)['frozen_stages'] == -1
 
 
+def test_a_small_detector_is_fine_tuned_faster_than_a_large_one():
+    small = Start('n12', load_from='x.pth', neck_channels=64)
+    large = Start('n12', load_from='x.pth', neck_channels=256)
+    rates = [schedule(start, 48)['lr'] for start in (small, large, Start('n12'))]
+    assert rates == [3e-4, 1e-4, 1e-3]  # on a CPU; docs/your_data.md has the comparison
+
+
 def test_a_start_is_trained_and_its_new_tensors_are_named(voc, tmp_path, capfd):
     write_xml(voc, 'a', 40, 30, voc_object('nut', [10, 5, 20, 15]))
     from xcit_mm.data.importers.voc import VocDataset

@@ -98,7 +98,7 @@ def classes_of_numbers(
     remark = ''
     if not is_dense:
         pairs = [f'{value} as {number}' for number, value in enumerate(own)]
-        remark = f'Label images are written anew, with {in_short(pairs)}'
+        remark = f'New label images are written, with {in_short(pairs)}'
     return Classes([*names], numbers, is_dense, reduces_zero and is_dense, remark=remark)
 
 
@@ -126,7 +126,7 @@ def classes_of_colors(
     Args:
         counts: The number of pixels of each color in each file.
         table: The class of each color.
-        names: The order of the classes. Default: that of the table.
+        names: The classes in their order. Default: the order of the table.
         file: The file of the table.
 
     Raises:
@@ -148,7 +148,7 @@ def classes_of_colors(
     }
     first = {name: color for color, name in reversed(table.items())}
     palette = [tuple(first[name].to_bytes(3, 'big')) for name in names]
-    remark = 'Label images are written anew, with the number of the class of each color'
+    remark = 'New label images are written, with the number of the class of each color'
     return Classes(names, numbers, False, palette=palette, remark=remark)
 
 
