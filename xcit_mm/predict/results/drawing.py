@@ -87,7 +87,7 @@ def draw_regions(
     colors = np.array(palette, np.uint8)[np.where(is_colored, labels, 0)]
     _blend(canvas, colors, is_colored, opacity)
     if segments is None:
-        is_edge = _edges(labels.astype(np.int16), _line_width(canvas))
+        is_edge = _edges(labels.astype(np.int16), 2 * _line_width(canvas))  # half on each side
         _blend(canvas, colors, is_edge & is_colored, 1)
     else:
         numbers = np.unique(segments, return_inverse=True)[1].reshape(segments.shape)
